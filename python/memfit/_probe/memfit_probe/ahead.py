@@ -88,17 +88,16 @@ class Ahead:
             return
         torch, cards = self.session.torch, self.session.setup["cards"]
         core = torch._C
-        count, init = core._cuda_getDeviceCount, core._cuda_init
+        count = core._cuda_getDeviceCount
         core._cuda_getDeviceCount = lambda: len(cards)
-        core._cuda_init = inputs.no_card_yet
         try:
-            with kinds.answered_from_catalogue(torch, cards):
+            with inputs.without_gpu(torch), kinds.answered_from_catalogue(torch, cards):
                 for name in wanted(names):
                     if name not in sys.modules:
                         with contextlib.suppress(Exception):
                             importlib.import_module(name)
         finally:
-            core._cuda_getDeviceCount, core._cuda_init = count, init
+            core._cuda_getDeviceCount = count
         # The garbage collector of a try need not visit these either.
         gc.freeze()
 

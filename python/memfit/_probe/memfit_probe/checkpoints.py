@@ -28,6 +28,8 @@ class Checkpoints:
     def __init__(self, torch):
         self.torch = torch
         self.library = find()
+        # For files that are no checkpoints.
+        self.save = torch.save
 
     def arm(self):
         if self.library is None:

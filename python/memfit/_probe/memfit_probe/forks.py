@@ -10,9 +10,10 @@ import contextlib
 import functools
 import gc
 import os
+import random
 import sys
 
-from . import ahead, channel, imports, kinds, random_numbers
+from . import ahead, channel, imports, kept_batches, kinds, random_numbers
 
 # Garbage-collector thresholds during preparation, when little of the script's data is garbage.
 RARE_COLLECTION = (50_000, 20, 100)
@@ -118,9 +119,11 @@ def _answer(text):
 def _serve(session):
     """Wait for requests. Only forked children return."""
     requests = os.path.join(channel.run_dir(), "requests")
+    numbers = random.getstate()
     with contextlib.suppress(Exception):
         session.planned.inputs.survey()
     session.ahead = ahead.Ahead(session, channel.run_dir())
+    session.kept = kept_batches.KeptBatches(session, channel.run_dir())
     _write_facts_read()
     _answer("ready")
     with open(requests, encoding="utf-8") as lines:
@@ -132,6 +135,7 @@ def _serve(session):
             run_dir = line.rstrip("\n")
             with contextlib.suppress(Exception):
                 session.ahead.catch_up()
+                session.kept.catch_up()
             _write_facts_read()
             middle = os.fork()
             if middle:
@@ -141,6 +145,8 @@ def _serve(session):
             if os.fork():
                 os._exit(0)
             break
+    # Python reseeds its generator in each forked child: tries would draw different numbers.
+    random.setstate(numbers)
     _become(session, run_dir)
 
 
@@ -157,6 +163,7 @@ def _write_facts_read():
 def _become(session, run_dir):
     os.setsid()
     session.ahead.forked()
+    session.kept.forked()
     os.environ["MEMFIT_RUN_DIR"] = run_dir
     for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
         descriptor = os.open(os.path.join(run_dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,5 +1,6 @@
 """Finds the largest items of the data sets that a script trains on, and the time to load one."""
 
+import contextlib
 import itertools
 import time
 import weakref
@@ -15,9 +16,24 @@ SECONDS_IN_A_TRY = 1.0
 MAX_BATCHES = 1000
 
 
-def no_card_yet():
-    """Replaces CUDA initialisation while only data may be read."""
+def _no_gpu_yet():
     raise RuntimeError("the GPU is not available yet")
+
+
+@contextlib.contextmanager
+def without_gpu(torch):
+    """Make every use of the GPU fail, instead of initialising CUDA.
+
+    The function of Python is replaced as well: tries are prepared within it, where its lock is held, and
+    another call would wait for ever.
+    """
+    core, cuda = torch._C, torch.cuda
+    init, lazy_init = core._cuda_init, cuda._lazy_init
+    core._cuda_init = cuda._lazy_init = _no_gpu_yet
+    try:
+        yield
+    finally:
+        core._cuda_init, cuda._lazy_init = init, lazy_init
 
 
 class Inputs:
@@ -33,13 +49,9 @@ class Inputs:
 
     def survey(self):
         """Read the existing data sets before the first try."""
-        core = self.session.torch._C
-        init, core._cuda_init = core._cuda_init, no_card_yet
-        try:
+        with without_gpu(self.session.torch):
             for loader in list(self.loaders):
                 self._look(loader.dataset, SECONDS_BEFORE)
-        finally:
-            core._cuda_init = init
 
     def _look(self, dataset, seconds):
         """Return the sizes of items by index, and `True` if these are all."""

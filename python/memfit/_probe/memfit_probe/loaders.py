@@ -54,7 +54,7 @@ class Loaders:
         imports.after("torch.utils.data.dataloader", self._arm)
 
     def _arm(self, module):
-        self._arm_passes(module.DataLoader)
+        self._arm_passes(module.DataLoader, module._BaseDataLoaderIter)
         iterator_class, loaders = module._BaseDataLoaderIter, self
         original = iterator_class.__next__
 
@@ -63,28 +63,55 @@ class Loaders:
             batch = loaders.before_batch(self)
             if batch is not None:
                 return batch[0]
+            kept = loaders.session.kept
+            allocations = kept.allocations() if kept is not None else 0
             began = feeding.now()
             try:
                 batch = original(self)
             except StopIteration:
+                if kept is not None:
+                    kept.ended(self)
                 loaders.ended(self)
                 raise
-            loaders.feeding.given(self, began, feeding.now(), batch)
+            # A batch that was kept arrives at once, which says nothing of the loader.
+            took = getattr(self, "took", None) or (began, feeding.now())
+            if kept is not None:
+                kept.given(self, allocations, took, batch)
+            loaders.feeding.given(self, *took, batch)
             loaders.given(self)
             return loaders.arrived(batch)
 
         iterator_class.__next__ = __next__
 
-    def _arm_passes(self, loader_class):
+    def _arm_passes(self, loader_class, iterator_class):
         original, loaders = loader_class.__iter__, self
 
         @functools.wraps(original)
         def __iter__(self):  # noqa: N807 - it takes the method's place
-            iterator = original(self)
+            iterator = loaders.kept(self, iterator_class)
+            if iterator is None:
+                iterator = original(self)
+                loaders.made(self, iterator)
             loaders.feeding.iterates(self, iterator)
             return iterator
 
         loader_class.__iter__ = __iter__
+
+    # Batches of an earlier try
+
+    def kept(self, loader, iterator_class):
+        """Return an iterator over batches that an earlier try loaded, or None."""
+        kept = self.session.kept
+        try:
+            return kept.iterator(loader, iterator_class) if kept is not None else None
+        except Exception as error:
+            self.session.remark("probe-failed", error, where="at a data loader")
+            return None
+
+    def made(self, loader, iterator):
+        """Record the iterator of a loader that loads."""
+        if self.session.kept is not None:
+            self.session.kept.made(loader, iterator)
 
     # One batch of a loader
 

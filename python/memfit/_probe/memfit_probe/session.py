@@ -78,7 +78,7 @@ class Session:
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
         # Set in a process that is forked for each try, and with synthetic data.
-        self.ahead = self.made_up = None
+        self.ahead = self.kept = self.made_up = None
 
     def _forget(self):
         """Reset the state of this process."""
@@ -92,8 +92,7 @@ class Session:
         self.texts = {}
         self.reported = 0
         self.ended = False
-        self.evaluation = False
-        self.had_backward = False
+        self.evaluation = self.had_backward = False
         self.after_step = []
         self.passes = Passes(self)
         self.generating = False
@@ -431,7 +430,7 @@ class Session:
         if self.planned is not None:
             self._send_training()
         if self.ahead is not None:
-            self._write_imports()
+            self._write_for_later_tries()
         if self.host is not None:
             self.host.send_result()
         last_words.send(self, reason)
@@ -446,5 +445,6 @@ class Session:
         self.planned.send_facts()
 
     @guarded
-    def _write_imports(self):
+    def _write_for_later_tries(self):
         self.ahead.write_new_modules()
+        self.kept.write()
