@@ -45,6 +45,7 @@ pub use explanation::{
 };
 pub use holders::Holder;
 pub use memfit_patch::Change as SourceChange;
+pub use origins::is_user_file;
 pub use out_of_memory::{OutOfMemory, out_of_memory};
 pub use peak_lines::{LineBytes, fullest_device, lines_at_peak, user_files};
 pub use recorded::{ExplainError, ExplainOverrides, explain_recording, explain_source};

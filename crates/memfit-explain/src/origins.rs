@@ -168,7 +168,7 @@ const fn strength(role: Role) -> u8 {
 }
 
 /// Returns `true` if a file is user code, not a library, Python's own or native code.
-pub(crate) fn is_user_file(file: &str) -> bool {
+pub fn is_user_file(file: &str) -> bool {
     let of_library = [
         "/site-packages/",
         "/dist-packages/",
