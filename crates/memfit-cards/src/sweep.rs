@@ -77,7 +77,8 @@ impl Found {
     pub fn samples_per_step(&self, row: &CardRow) -> Option<u64> {
         // A plan that spreads a single-process script divides its batches.
         let processes = if row.chosen.is_some() && !self.launches { 1 } else { row.count };
-        // If a script reduced its batch by itself, no requested batch equals it; batches per step are the same.
+        // If a script reduced its batch by itself, no requested batch equals it; batches per step are the
+        // same.
         let workload = self.workload(row.batch).or_else(|| self.workloads.first().map(|(_, first)| first))?;
         let workload = Workload { batch: row.batch.or(workload.batch), ..*workload };
         Some(workload.samples_per_step()? * u64::from(processes))

@@ -17,9 +17,10 @@ const DEVIATION_DIVISOR: u64 = 50;
 type Classified = (u32, Block, Category, Role);
 
 /// Corrects categories by the gradients of the recording. Candidates are the blocks from before the recording
-/// (`before`) that were taken for parameters, and tensors of constructors that were taken for a batch. As many of
-/// a size are parameters as have a gradient of that size, the first ones. The others are optimizer state if there
-/// are two for each parameter, else unknown. A constructor's tensor without a gradient is unknown, too.
+/// (`before`) that were taken for parameters, and tensors of constructors that were taken for a batch. As
+/// many of a size are parameters as have a gradient of that size, the first ones. The others are optimizer
+/// state if there are two for each parameter, else unknown. A constructor's tensor without a gradient is
+/// unknown, too.
 pub(crate) fn correct(blocks: &mut [Classified], origins: &Origins, before: u32) {
     let trained = most_at_once(blocks);
     let mut seen: HashMap<u64, u64> = HashMap::new();

@@ -176,7 +176,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     } else {
         fix
     });
-    // A detached result may keep the memory of a larger one, from which PyTorch made it in place (`mse_loss`).
+    // A detached result may keep the memory of a larger one, from which PyTorch made it in place
+    // (`mse_loss`).
     if graph
         && let edit @ Apply::Edit(_) = analysis.change(Lever::KeepOffTheCard, &sites, RecordedFacts::Nothing)
     {

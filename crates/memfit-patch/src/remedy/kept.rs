@@ -313,8 +313,8 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
     Ok(edits.collect())
 }
 
-/// Returns `true` if a value is no tensor for certain, but something that may hold tensors: a collection, or an
-/// instance of one of the file's classes. A name counts as such if any assignment makes it one.
+/// Returns `true` if a value is no tensor for certain, but something that may hold tensors: a collection, or
+/// an instance of one of the file's classes. A name counts as such if any assignment makes it one.
 fn is_object(script: &Script, scope: &[Statement], value: &Expression) -> bool {
     let is_class = |name: &str| {
         let mut found = false;
