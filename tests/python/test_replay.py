@@ -94,6 +94,26 @@ def test_a_recorded_run_is_replayed_device_by_device(recording: Path) -> None:
     assert "rank 3" in invoke(["replay", str(recording), "--rank", "3"]).stderr
 
 
+def test_another_capacity_leaves_garbage_collection_on(tmp_path: Path) -> None:
+    larger = "import torch\nfor mib in (100, 120, 140, 160):\n"
+    larger += "    torch.empty(mib << 20, dtype=torch.uint8, device='cuda')\n"
+    (tmp_path / "train.py").write_text(larger)
+    file = tmp_path / "run.memfit"
+    run = ["run", "--gpu", "t4", "--steps", "0", "-o", str(file), "--format", "json"]
+    invoke([*run, "--", sys.executable, "train.py"], cwd=tmp_path)
+    of_gpu = ("--capacity", "1GiB", "--alloc-conf")
+    threshold, fraction = "garbage_collection_threshold:0.3", "per_process_memory_fraction:0.9"
+    plain = replay(file, "--capacity", "1GiB")
+    assert plain["peak"]["reserved"] == 520 * MIB, "each block is too small for the next tensor"
+    collected = replay(file, *of_gpu, f"{threshold},{fraction}")
+    assert collected["peak"]["reserved"] < 0.3 * 0.9 * 1024 * MIB + 160 * MIB
+    assert collected["under"]["capacity"] == plain["under"]["capacity"]
+    # Without a fraction, PyTorch collects nothing, and the report says so.
+    idle = replay(file, *of_gpu, threshold)
+    assert idle["peak"]["reserved"] == plain["peak"]["reserved"]
+    assert any("does nothing here" in problem for problem in idle["problems"])
+
+
 def test_replays_without_a_leak_and_with_smaller_blocks(recording: Path) -> None:
     plain = replay(recording)["peak"]
     dropped = replay(recording, "--without", LEAK)

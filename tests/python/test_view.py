@@ -271,6 +271,20 @@ def test_a_phone_wide_window_does_not_scroll_sideways(browser, folder):
 
 
 @in_browser
+def test_labels_in_the_chart_do_not_cover_each_other(browser, folder):
+    """At a failure, the peak, the failed request and the card's line are at one place."""
+    crossing = f"""{APP}.timeline.charts.flatMap(({{ captions }}) => captions.flatMap((one, index) =>
+        captions.slice(index + 1).filter(other => Math.abs(one.top - other.top) < 14
+            && one.left < other.left + other.width && other.left < one.left + one.width)))"""
+    for width in (1280, 820, 360):
+        browser.size(width, 900)
+        browser.open(page(folder, "full.pickle"))
+        drawn(browser)
+        assert browser.evaluate(f"{APP}.timeline.charts[0].captions.length") >= 2, width
+        assert browser.evaluate(crossing) == [], width
+
+
+@in_browser
 def test_reduced_motion_is_honoured(browser, folder):
     browser.prefer(prefers_reduced_motion="reduce")
     browser.open(page(folder, "run.pickle"))

@@ -2,14 +2,16 @@
 
 use std::cmp::Reverse;
 
+use memfit_recording::Track;
 use memfit_vocabulary::{Cause, Lever};
 
 use crate::analysis::Analysis;
 use crate::case::Case;
-use crate::explanation::{Apply, ConsideredCause, Explanation, Fix, LeakFacts, MomentFacts};
+use crate::explanation::{Apply, ConsideredCause, Explanation, Fix, LeakFacts, MomentFacts, NO_HISTORY};
 use crate::fragmentation::fragmentation;
 use crate::holders::holders;
 use crate::leaks::leaks;
+use crate::timeline::has_history;
 use crate::weigh::{Finding, findings};
 
 /// Explains why memory ran out on a device, or describes its peak if it did not. Returns `None` if the device
@@ -54,7 +56,7 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
         leaks: leaks.collect(),
         fragmentation: fragmentation(timeline),
         considered,
-        unknown: case.track.unknown.iter().map(ToString::to_string).collect(),
+        unknown: unknown(case.track),
         evidence: findings
             .first()
             .filter(|_| cause != Cause::None)
@@ -62,6 +64,12 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
             .unwrap_or_default(),
         fixes: rank_fixes(findings, cause),
     })
+}
+
+/// Gaps of a track, as sentences.
+fn unknown(track: &Track) -> Vec<String> {
+    let without = (!has_history(track)).then(|| NO_HISTORY.to_owned());
+    without.into_iter().chain(track.unknown.iter().map(ToString::to_string)).collect()
 }
 
 /// Ranks the remedies of all findings. Criteria in order: sufficient; asked for by the cause; same training

@@ -30,6 +30,9 @@ pub struct Explanation {
     pub unknown: Vec<String>,
 }
 
+/// Gap of a snapshot that was taken without a history.
+pub const NO_HISTORY: &str = "no allocations were recorded, only the blocks in use at one moment; `torch.cuda.memory._record_memory_history()` at the start of the script records them";
+
 impl Explanation {
     /// Explanation for a device without events.
     pub fn without_events(device: u8) -> Self {

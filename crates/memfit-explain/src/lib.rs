@@ -19,6 +19,7 @@ mod category;
 mod changes;
 mod composition;
 mod conditions;
+mod earlier;
 mod explain;
 mod explanation;
 mod fragmentation;
@@ -40,10 +41,11 @@ pub use composition::{Composition, ModuleBytes, at_peak, composition_at, peak_mo
 pub use conditions::Conditions;
 pub use explain::explain;
 pub use explanation::{
-    Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts,
+    Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, NO_HISTORY,
 };
 pub use holders::Holder;
 pub use memfit_patch::Change as SourceChange;
+pub use origins::is_user_file;
 pub use out_of_memory::{OutOfMemory, out_of_memory};
 pub use peak_lines::{LineBytes, fullest_device, lines_at_peak, user_files};
 pub use recorded::{ExplainError, ExplainOverrides, explain_recording, explain_source};

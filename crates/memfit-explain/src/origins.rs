@@ -61,6 +61,8 @@ pub(crate) struct Origin {
     pub(crate) caller: Option<Site>,
     pub(crate) role: Role,
     pub(crate) operation: Operation,
+    /// `true` if the innermost user frame is a constructor.
+    pub(crate) in_constructor: bool,
 }
 
 impl Origin {
@@ -110,6 +112,7 @@ fn read(track: &Track, frames: impl Iterator<Item = Frame>) -> Origin {
             continue;
         }
         let site = Site { file: frame.file, line: frame.line, function: frame.name };
+        origin.in_constructor |= origin.user.is_empty() && name == "__init__";
         origin.user.push(site);
         if in_module {
             // Overwritten by outer frames, so that the outermost remains.
@@ -165,7 +168,7 @@ const fn strength(role: Role) -> u8 {
 }
 
 /// Returns `true` if a file is user code, not a library, Python's own or native code.
-pub(crate) fn is_user_file(file: &str) -> bool {
+pub fn is_user_file(file: &str) -> bool {
     let of_library = [
         "/site-packages/",
         "/dist-packages/",

@@ -8,6 +8,7 @@ use memfit_recording::{Block, Call, MomentKind, NEVER, StackId, TextId, Track};
 use memfit_vocabulary::{Category, Phase};
 
 use crate::category::{Lives, category_with};
+use crate::earlier;
 use crate::origins::{Origins, Role, Site};
 use crate::peak_moment;
 
@@ -197,6 +198,11 @@ impl Roles {
 }
 
 /// First moment after the allocations that represent memory already in use at the beginning.
+/// Returns `true` if anything was recorded beyond the blocks in use at one moment.
+pub(crate) fn has_history(track: &Track) -> bool {
+    first_event(track) < track.now()
+}
+
 fn first_event(track: &Track) -> u32 {
     let before = track.unknown.iter().find_map(|unknown| match unknown {
         memfit_recording::Unknown::Before { blocks, .. } => Some(*blocks),
@@ -244,7 +250,7 @@ fn lives(track: &Track, device: u8, origins: &Origins, roles: &Roles, trouble: u
         let site = origins.get(block.stack).site();
         Life { index, block, category, role, site }
     };
-    classify_blocks(track, device, origins, roles, trouble).map(life).collect()
+    classify_blocks(track, device, origins, roles, trouble).into_iter().map(life).collect()
 }
 
 /// Blocks of a device, with categories and roles.
@@ -254,13 +260,13 @@ fn classify_blocks(
     origins: &Origins,
     roles: &Roles,
     trouble: u32,
-) -> impl Iterator<Item = (u32, Block, Category, Role)> {
+) -> Vec<(u32, Block, Category, Role)> {
     let phases_recorded = roles.phases_recorded.then(|| Lives::from_track(track));
     let ran_out = track.moment(trouble).is_some_and(|moment| matches!(moment.kind, MomentKind::Oom(_)));
     let ended = Ends { roles, moment: trouble, failed: ran_out.then_some(trouble) };
     let before = first_event(track);
-    let own = (0..).zip(track.blocks()).filter(move |(_, block)| block.device == device);
-    own.map(move |(index, mut block)| {
+    let own = (0..).zip(track.blocks()).filter(|(_, block)| block.device == device);
+    let classified = own.map(|(index, mut block)| {
         block.bytes = block.bytes.min(MAX_BYTES);
         let origin = origins.get(block.stack);
         let mut role = origin.role;
@@ -278,7 +284,12 @@ fn classify_blocks(
             ),
         };
         (index, block, category, role)
-    })
+    });
+    let mut classified: Vec<_> = classified.collect();
+    if !roles.phases_recorded {
+        earlier::correct(&mut classified, origins, before);
+    }
+    classified
 }
 
 /// Category of each block of a device, in the order of the track's blocks. Recorded categories have
@@ -292,7 +303,8 @@ pub fn categories(track: &Track, device: u8) -> Vec<Category> {
     let origins = Origins::from_track(track);
     let roles = Roles::from_track(track, device, &origins, false);
     let trouble = trouble(track, device, &roles).map_or(NEVER, |trouble| trouble.moment);
-    classify_blocks(track, device, &origins, &roles, trouble).map(|(_, _, category, _)| category).collect()
+    let classified = classify_blocks(track, device, &origins, &roles, trouble);
+    classified.into_iter().map(|(_, _, category, _)| category).collect()
 }
 
 /// Returns `true` if phases were recorded, so that categories need no inference from stacks.

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use memfit_channel::ValuePolicy;
 use memfit_devices::Bytes;
 use memfit_explain::{Apply, Explanation, Fix};
-use memfit_report::wire::{ExplainFix, FixProof, Verdict};
+use memfit_report::wire::{Exception, ExplainFix, FixProof, Verdict};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
 use crate::numbers::Numbers;
@@ -45,9 +45,12 @@ impl Diagnosis {
     /// Next untried remedy that may be enough, and the trial for it.
     fn next(&self, request: &Request, tried: &[(Lever, String)]) -> Option<(usize, Trial)> {
         let untried = |fix: &Fix| !tried.iter().any(|(lever, how)| *lever == fix.lever && *how == fix.how);
-        (self.explanation.fixes.iter().enumerate())
+        let in_doubt = |fix: &Fix| fix.fits.is_none() && matches!(fix.apply, Apply::Environment(..));
+        let mut left: Vec<(usize, &Fix)> = (self.explanation.fixes.iter().enumerate())
             .filter(|(_, fix)| fix.fits != Some(false) && untried(fix))
-            .find_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
+            .collect();
+        left.sort_by_key(|(_, fix)| in_doubt(fix));
+        left.into_iter().find_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
     }
 
     /// Continues from a run in which a setting cured fragmentation but was not enough: the cause of that
@@ -79,11 +82,12 @@ impl Diagnosis {
         let against_others =
             |fix: &ExplainFix| matches!(fix.lever, Lever::EndOtherProcess | Lever::WorkersOffTheCard);
         fixes.sort_by_key(|fix| match (fix.fits, fix.proof.is_some()) {
-            (Some(_), _) if fix.card.is_some() && !only => 2,
+            (Some(_), _) if fix.card.is_some() && !only => 3,
             (Some(true), true) => 0,
             (Some(true), false) if by_others && against_others(fix) => 0,
+            (None, _) if fix.environment.is_some() => 2,
             (Some(true) | None, _) => 1,
-            (Some(false), _) => 3,
+            (Some(false), _) => 4,
         });
         fixes
     }
@@ -136,8 +140,14 @@ pub(crate) fn prove(
             Verdict::Fits => true,
             Verdict::Oom => false,
             Verdict::Unknown | Verdict::Error if interrupted => break,
-            // It failed for another reason, which proves nothing.
-            Verdict::Unknown | Verdict::Error => continue,
+            // It failed for another reason, which proves nothing about the memory, but no diff is shown with
+            // which the script fails.
+            Verdict::Unknown | Verdict::Error => {
+                if let (Apply::Edit(_), Some(exception)) = (&fix.apply, &facts.exception) {
+                    fix.apply = Apply::ByHand(Some(failure(exception)));
+                }
+                continue;
+            }
         };
         fix.fits = Some(holds);
         fix.proof = Proof::Run;
@@ -145,6 +155,9 @@ pub(crate) fn prove(
         diagnosis.proofs[index] = Some(FixProof { verdict, steps: facts.steps(), peak: facts.peak() });
         if holds {
             break;
+        }
+        if setting {
+            doubt_settings(&mut diagnosis.explanation.fixes);
         }
         let named = |later: &Explanation| !matches!(later.cause, Cause::None | Cause::Fragmented);
         if setting
@@ -155,6 +168,22 @@ pub(crate) fn prove(
         }
     }
     Ok(())
+}
+
+/// Reason why the diff of a remedy is not shown after a run with it.
+fn failure(exception: &Exception) -> String {
+    let message = exception.message.lines().next().unwrap_or_default();
+    let name = exception.r#type.trim_start_matches("builtins.");
+    format!("a run with it ended with {name}: {message}")
+}
+
+/// Withdraws what a replay said of other allocator settings. A replay ends where the script failed; a run
+/// has shown that more memory is needed after that.
+fn doubt_settings(fixes: &mut [Fix]) {
+    let settings = fixes.iter_mut().filter(|fix| matches!(fix.apply, Apply::Environment(..)));
+    for fix in settings.filter(|fix| fix.proof != Proof::Run && fix.fits == Some(true)) {
+        fix.fits = None;
+    }
 }
 
 /// Chooses between the diagnoses of two runs. The second run recorded stacks, so it is more precise, unless
@@ -254,6 +283,28 @@ mod tests {
             (last.lever, last.fits, last.proof),
             (Lever::ExpandableSegments, Some(false), Some(refuted))
         );
+    }
+
+    #[test]
+    fn a_setting_that_was_not_enough_casts_doubt_on_the_others() {
+        let mut fixes = vec![
+            fix(Lever::ExpandableSegments, setting("expandable_segments:True")),
+            fix(Lever::MaxSplitSize, setting("max_split_size_mb:64")),
+            fix(Lever::ByParts, Apply::ByHand(None)),
+        ];
+        (fixes[0].fits, fixes[0].proof) = (Some(false), Proof::Run);
+        doubt_settings(&mut fixes);
+        let order: Vec<_> = Diagnosis::new(explained(Cause::PrivatePools, fixes))
+            .wire()
+            .iter()
+            .map(|fix| (fix.lever, fix.fits))
+            .collect();
+        let expected = [
+            (Lever::ByParts, Some(true)),
+            (Lever::MaxSplitSize, None),
+            (Lever::ExpandableSegments, Some(false)),
+        ];
+        assert_eq!(order, expected);
     }
 
     #[test]

@@ -85,7 +85,7 @@ function drawFigures(app) {
     const { capacity } = app.recordings[index];
     const loose = peak.highest_reserved - peak.allocated;
     const figures = [
-      ["peak allocated", size(peak.allocated), lane.describe(peak.tick)],
+      ["peak allocated", size(peak.allocated), lane.describe(peak.tick).replace(/(\d) (\w+)$/, "$1\u00a0$2")],
       ["peak reserved", size(peak.highest_reserved), capacity ? `${share(peak.highest_reserved, capacity)} of the GPU` : "segments the allocator held"],
       ["beyond the tensors", size(loose), `${share(loose, peak.highest_reserved)} of the reserved memory`],
       ["blocks", count(lane.info.blocks), `${many(lane.ticks, "event")}`],

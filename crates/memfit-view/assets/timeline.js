@@ -143,6 +143,7 @@ class Chart {
     const { app, view } = this.timeline;
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
+    this.captions = [];
     this.drawGrid(context);
     if (app.search.active) this.drawMatches(context);
     this.drawPrivatePools(context);
@@ -235,8 +236,23 @@ class Chart {
     if (!most) return;
     const left = at > this.width / 2;
     context.textAlign = left ? "right" : "left";
-    label(context, `private pools ${size(most)}`, at + (left ? -4 : 4), Math.max(this.y(most) - 3, 12), "pools");
+    this.caption(context, `private pools ${size(most)}`, at + (left ? -4 : 4), Math.max(this.y(most) - 3, 12), "pools");
     context.textAlign = "left";
+  }
+
+  /** Draws a label below those of this picture that it would cover; none where no room is left. */
+  caption(context, text, x, y, colour) {
+    const width = context.measureText(text).width;
+    const left = context.textAlign === "right" ? x - width : x;
+    const height = 14;
+    let top = context.textBaseline === "top" ? y : y - height;
+    const shift = y - top;
+    const covered = () => this.captions.find((each) =>
+      each.left < left + width && left < each.left + each.width && each.top < top + height && top < each.top + height);
+    for (let each = covered(); each; each = covered()) top = each.top + height;
+    if (top + height > this.height) return;
+    this.captions.push({ left, width, top });
+    label(context, text, x, top + shift, colour);
   }
 
   drawCapacity(context) {
@@ -252,7 +268,7 @@ class Chart {
     context.setLineDash([]);
     if (y < 12) context.textBaseline = "top";
     context.textAlign = "right";
-    label(context, `the card's ${size(capacity)}`, this.width - 6, y - 3, "bad");
+    this.caption(context, `the card's ${size(capacity)}`, this.width - 6, y - 3, "bad");
     context.textAlign = "left";
   }
 
@@ -270,7 +286,7 @@ class Chart {
     // Below the card's line and its label, where these are as high up.
     const capacity = this.timeline.app.capacityOf(this.lane);
     const line = capacity && capacity <= this.top ? this.y(capacity) : Infinity;
-    label(context, "out of memory", x + (left ? -6 : 6), line < 46 ? line + 6 : 14, "bad");
+    this.caption(context, "out of memory", x + (left ? -6 : 6), line < 46 ? line + 6 : 14, "bad");
     context.textAlign = "left";
     context.textBaseline = "bottom";
   }
@@ -289,7 +305,7 @@ class Chart {
     context.stroke();
     const left = x > this.width - 150;
     context.textAlign = left ? "right" : "left";
-    label(context, `peak ${size(peak.allocated)}`, x + (left ? -9 : 9), Math.max(y - 4, 26));
+    this.caption(context, `peak ${size(peak.allocated)}`, x + (left ? -9 : 9), Math.max(y - 4, 26));
     context.textAlign = "left";
   }
 

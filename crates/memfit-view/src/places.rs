@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use memfit_explain::is_user_file;
+
 use crate::columns::Columns;
 
 /// Frame: function, file and line. Texts are rows of [`Places::texts`].
@@ -122,19 +124,13 @@ pub(crate) enum Side {
 
 impl Side {
     fn from_file(file: &str) -> Self {
-        const INSTALLED: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "torch/"];
-        const INTERPRETER: [&str; 3] = ["<frozen", "<string>", "<eval"];
         let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-        // Notebook cells have no extension; native frames name a library's source file, or no file.
-        if !extension.eq_ignore_ascii_case("py") && !file.starts_with('<') && !file.contains("ipython-input")
-        {
-            Self::Native
-        } else if INTERPRETER.iter().any(|start| file.starts_with(start))
-            || INSTALLED.iter().any(|part| file.contains(part))
-        {
+        if is_user_file(file) {
+            Self::Own
+        } else if extension.eq_ignore_ascii_case("py") || file.starts_with('<') {
             Self::Library
         } else {
-            Self::Own
+            Self::Native
         }
     }
 }
@@ -209,6 +205,11 @@ mod tests {
             (vec![native, library], Some((library.1, 134))),
             (vec![native], None),
             (vec![], None),
+            // The probe of `memfit run` stands between a script and PyTorch.
+            (
+                vec![library, ("run", "/run/memfit-1/memfit_probe/small.py", 247), own],
+                Some(("/home/me/net.py", 20)),
+            ),
             (vec![("<module>", "/tmp/ipython-input-3", 7)], Some(("/tmp/ipython-input-3", 7))),
         ];
         for (stack, line) in cases {

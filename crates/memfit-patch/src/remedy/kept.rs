@@ -287,6 +287,10 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
         let line = script.line_of(kept.path.statement().span.start);
         return Err(format!("the recording does not show that line {line} ran"));
     }
+    if let Some(object) = kept.values.iter().find(|value| is_object(script, kept.path.scope(), value)) {
+        let object = script.slice(object.span);
+        return Err(format!("`{object}` is an object that holds tensors, and no tensor"));
+    }
     let uses = prove(scene, kept)?;
     if off_the_card && !kept.adds && uses.is_mixed {
         return Err(format!("`{text}` is computed with later, where it has to be on the GPU"));
@@ -307,6 +311,39 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
         }
     });
     Ok(edits.collect())
+}
+
+/// Returns `true` if a value is no tensor for certain, but something that may hold tensors: a collection, or
+/// an instance of one of the file's classes. A name counts as such if any assignment makes it one.
+fn is_object(script: &Script, scope: &[Statement], value: &Expression) -> bool {
+    let is_class = |name: &str| {
+        let mut found = false;
+        for statement in &script.statements {
+            statement.visit(&mut |each| {
+                found |= each.kind == StatementKind::Class && each.name.as_deref() == Some(name);
+            });
+        }
+        found
+    };
+    let is_made = |of: &Expression| match &of.kind {
+        Kind::Several(_) | Kind::Comprehension { .. } => true,
+        Kind::Call { callee, .. } => {
+            callee.name().is_some_and(|name| COLLECTING_FUNCTIONS.contains(&name) || is_class(name))
+        }
+        Kind::Other(_) => script.slice(of.span).starts_with('{'),
+        _ => false,
+    };
+    let Some(name) = value.name() else { return is_made(value) };
+    let mut found = false;
+    for statement in scope {
+        statement.visit(&mut |each| {
+            let [target] = &each.targets[..] else { return };
+            found |= each.kind == StatementKind::Assign
+                && target.name() == Some(name)
+                && each.values.first().is_some_and(&is_made);
+        });
+    }
+    found
 }
 
 /// Checks that no backward pass goes through the stored values, and that no code outside uses them.

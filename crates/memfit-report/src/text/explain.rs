@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
+use memfit_explain::NO_HISTORY;
 use memfit_vocabulary::{Cause, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
@@ -101,15 +102,23 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
         (_, None) => DOUBT,
         _ => BAD,
     };
-    let badge = if report.cause == Cause::None && report.peak.requested.is_none() {
-        "NO OUT-OF-MEMORY ERROR".to_owned()
-    } else {
-        badge
-    };
-    let text =
-        if badge == "NO OUT-OF-MEMORY ERROR" { "and no memory growth" } else { sentence(report.cause) };
-    out.push_str(&canvas.wrapped(&format!("{badge}  "), style, text));
     let peak = &report.peak;
+    let at_one_moment = report.unknown.iter().any(|gap| gap == NO_HISTORY);
+    let is_empty = peak.step == 0 && peak.reserved == 0;
+    let (badge, text) = if report.cause == Cause::None && peak.requested.is_none() {
+        let text = match (is_empty, at_one_moment) {
+            (true, _) => "and no allocation was recorded",
+            (false, true) => "was recorded, and no history that would show growth",
+            (false, false) => "and no memory growth",
+        };
+        ("NO OUT-OF-MEMORY ERROR".to_owned(), text)
+    } else {
+        (badge, sentence(report.cause))
+    };
+    out.push_str(&canvas.wrapped(&format!("{badge}  "), style, text));
+    if is_empty && peak.requested.is_none() {
+        return;
+    }
     let phase = match peak.phase {
         Some(Phase::Other) | None => String::new(),
         Some(phase @ (Phase::Forward | Phase::Backward)) => format!(", {phase} pass"),
@@ -122,6 +131,7 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
             format!("{moment}: {segment} requested for a tensor of {tensor}{dot}")
         }
         (Some(requested), _) => format!("{moment}: {requested} requested{dot}"),
+        (None, _) if at_one_moment => "in the snapshot: ".to_owned(),
         (None, _) => format!("peak in {moment}: "),
     };
     let _ = write!(facts, "{} in tensors{dot}{} reserved", size(peak.allocated), size(peak.reserved));
