@@ -45,6 +45,8 @@ class Verification:
     """The reason why they are not equal, or could not be compared."""
     random: str = ""
     """Treatment of random numbers in the comparison."""
+    shared: tuple[str, ...] = ()
+    """Random numbers that all samples of a batch share: every micro-batch draws its own."""
     failed: bool = False
     """`True` if there was no comparison because the loss function raised an error or ran out of memory."""
     tells: bool = True

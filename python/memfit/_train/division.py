@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit._levers.saying import Once
+from memfit._levers.saying import Once, warn
 
 from .batches import Batch
 from .comparing import RanksMeet
@@ -140,6 +140,20 @@ class Division:
             error.ran = True
             raise
 
+    def advise(self, error: Exception, entry: Batch, start: int, stop: int) -> None:
+        """Add to the user's own error that it occurred in a micro-batch of a batch that could not be compared
+        either: the way it is split may be the reason.
+        """
+        if self._pending is None:
+            return
+        text = f"this error occurred in a micro-batch, samples {start} to {stop} of {entry.items}: {self._pending}"
+        add = getattr(error, "add_note", None)
+        if add is not None:
+            add(text)
+        else:
+            # Before Python 3.11.
+            warn(text)
+
     def raise_pending(self) -> None:
         """Raise the pending error after a micro-batch ran of a batch that may not be split."""
         if self._pending is not None:
@@ -224,7 +238,13 @@ class Division:
                 "batch is split"
             )
         if found.equal:
-            return ()
+            if not found.shared:
+                return ()
+            return self._once.warn(
+                "the batch's samples share random numbers, which are drawn once per micro-batch if the batch "
+                f"is split: {', '.join(found.shared[:3])}",
+                ChangesTraining,
+            )
         text = f"splitting the batch changes training results: {found.why} ({_method(found)})"
         if self._allow != "changes-training":
             error = Undividable(f"{text}\nhint: {self._remedy(found)}")

@@ -174,6 +174,9 @@ class Verifier:
         """
         self._goes_on = False
         anew = self._compare(entry, samples, ways, is_wide)
+        if anew.equal and self._drew:
+            # Each micro-batch drew the numbers of the whole batch.
+            return replace(anew, shared=(*anew.shared, "numbers of Python's or NumPy's generator"))
         if anew.equal or not self._drew:
             return anew
         self._goes_on = True
@@ -418,4 +421,4 @@ def _with_random(found: Verification, draws: Draws) -> Verification:
         notes.append("each sample had the same random numbers; in training every micro-batch draws its own")
     if draws.fused_dropout:
         notes.append("dropout inside fused kernels was turned off")
-    return replace(found, random="; ".join(notes))
+    return replace(found, random="; ".join(notes), shared=tuple(draws.shared))

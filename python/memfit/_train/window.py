@@ -348,6 +348,8 @@ class Window:
                 self._begins_anew = True
                 return None, 0
             except Exception as error:
+                if turn is not None:
+                    self._division.advise(error, entry, turn[0], turn[1])
                 fault = self._failures.understand(error)
             except BaseException as error:
                 self._failures.interrupted(error)
