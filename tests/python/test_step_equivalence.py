@@ -162,6 +162,32 @@ def test_random_numbers_that_samples_share_are_named(name: str) -> None:
     assert step.verification.shared
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda losses: losses.topk(min(8, len(losses))).values.mean(),
+        lambda losses: losses.mean() if len(losses) <= 8 else losses.var(),
+        lambda losses: losses[:7].sum() / 7 if len(losses) >= 7 else losses.mean(),
+    ],
+    ids=["the largest eight", "from nine samples on", "the first seven"],
+)
+def test_a_loss_that_depends_on_the_number_of_samples_is_refused(
+    loss: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Six samples are equal in parts; the whole batch is not."""
+
+    def each(model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss(nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+
+    torch.manual_seed(0)
+    model = MODELS["dense"][0]().double()
+    before = flat(model)
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.05), each, micro_batch=4)
+    with pytest.raises(memfit.StepDoesNotFit, match="depends on the number of samples"):
+        step(rows(torch.Generator().manual_seed(1), 20))
+    assert torch.equal(flat(model), before)
+
+
 def test_an_error_in_a_part_says_that_the_batch_is_split() -> None:
     """Targets one behind the other have no batch dimension, so each micro-batch is given all of them."""
     model = Loop(*OTHERS["CTC with joined targets"]).build().double()

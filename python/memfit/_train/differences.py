@@ -148,6 +148,15 @@ def judge(
     )
 
 
+def loss_differs(whole: Outcome, parts: Outcome, name: str, coarse: bool) -> str:
+    """Return how much two losses differ; "" if they are equal within rounding, or not a number anyway."""
+    kind = {"float64": torch.float64, "float32": torch.float32}.get(name)
+    tolerance = _COARSE_TOLERANCE if coarse or kind is None else _TOLERANCES[kind]
+    floor = _ROUNDING_EPSILONS * torch.finfo(kind or torch.bfloat16).eps
+    difference = _relative(whole.loss, parts.loss, floor)
+    return "" if whole.loss != whole.loss or difference <= tolerance else _format_difference(difference)
+
+
 def _changed_kink(whole: list[Kink], parts: list[Kink]) -> Kink | None:
     """Return an operation with a kink whose argument differs between the whole batch and micro-batches."""
     for place, kink in enumerate(whole):

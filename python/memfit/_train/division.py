@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ LABELS = ("exact", "rounding", "precision", "changes-training")
 # Number of comparisons caused by a new count of autograd nodes. A forward pass that depends on the data has
 # another count in nearly every batch; past this number only every sixteenth is compared.
 _MAX_NEW_PATHS = 16
+# Number of batch sizes for which the loss of all samples is compared as well.
+_MAX_WHOLE_COUNTS = 4
 # Number of comparisons of one batch, for samples that vary in ways that a comparison revealed.
 _MAX_COMPARISONS = 4
 _NOT_MEASURED = (
@@ -59,6 +62,8 @@ class Division:
         self._norms = [module for module in model.modules() if is_batch_norm(module)]
         self._found: dict[Any, Verification] = {}
         self._variation: dict[Any, Variation] = {}
+        # How the loss of all samples differs from that of their micro-batches, by the number of samples.
+        self._whole_counts: dict[Any, dict[int, str]] = {}
         self._paths: set[Any] = set()
         self._new_paths = 0
         # Number of divided batches, and at which of them the next comparison is due; some changes to a loss
@@ -171,6 +176,7 @@ class Division:
         try:
             if not self._meets:
                 self._postpone()
+                self._whole_counts.pop(self._key(entry), None)
                 return self._compare(entry, size, self._varied(self._key(entry)).new(entry), 0)
         except RanksMeet:
             self._meets = True
@@ -219,6 +225,8 @@ class Division:
         key = self._key(entry)
         samples = chosen(entry, wanted, first, least)
         found = self._verifier.verify(entry, size, samples)
+        if found.equal and found.tells and found.samples < entry.items:
+            found = self._with_all(entry, size, found)
         self._paths |= self._verifier.paths
         self.last = found
         # A gradient of zero proves nothing, and an error may be temporary: the next batch is compared as
@@ -229,6 +237,23 @@ class Division:
             varied.counts_by(self._verifier.constants)
             varied.compared(entry, samples[: found.samples])
         return found
+
+    def _with_all(self, entry: Batch, size: int, found: Verification) -> Verification:
+        """Compare the loss of all samples as well, once for each of the first numbers of samples."""
+        assert self._verifier is not None
+        key = self._key(entry)
+        counts = self._whole_counts.setdefault(key, {})
+        if entry.items not in counts and len(counts) < _MAX_WHOLE_COUNTS:
+            counts[entry.items] = self._verifier.whole_loss_differs(entry, size)
+        apart = counts.get(entry.items)
+        if not apart:
+            return found
+        return replace(
+            found,
+            equal=False,
+            why=f"the loss of all {entry.items} samples differs by {apart} from that of their micro-batches, "
+            f"unlike that of {found.samples}: it depends on the number of samples",
+        )
 
     def _evaluate(self, found: Verification) -> tuple[str, ...]:
         if found.counters:
