@@ -5,13 +5,15 @@ Lightning's beside it.
     memfit run --gpu a100-80gb --steps 0 -- python benches/step.py --device cuda \\
         [-o measurements/step-card.md]
 
-Each way runs the same mathematics: a batch in two parts whose gradients are added up, clipping, AdamW. Rounds
-of all ways take turns, so that a busy machine slows all of them; the figure of a way is the median over
-rounds of what it took beyond the loop of the same round. What is not installed is left out, and said.
+Each way runs the same mathematics: a batch, whole or in two parts whose gradients are added up, clipping,
+AdamW. Rounds of all ways take turns, each between two rounds of its own loop by hand, so that a busy
+machine slows both; the figure of a way is the median over rounds of what it took beyond the mean of these
+two. What is not installed is left out, and said.
 
 A model without running statistics is measured, and one with batch normalisation in every layer, whose buffers
-a step has to be able to put back. On a virtual card the kernels take no time of the host's, and what memfit
-asks of the allocator does.
+a step has to be able to put back. A wide model shows what remains of this beside kernels that take longer. On
+a virtual card the kernels take no time of the host's, and what memfit asks of the allocator does. The
+comparison of whole and divided samples runs before the first measured step.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import memfit
 import torch
@@ -36,32 +39,44 @@ from torch.nn import functional
 DEVICE = torch.device("cpu")
 # The package whose CPU time is measured does the same whatever the model; a small one leaves less noise.
 WIDTH, CLASSES, SAMPLES, PARTS, LAYERS = 32, 10, 8, 2, 4
+WIDE = 512
 CLIP, RATE = 1.0, 1e-3
+# Steps before the first measured one. memfit compares again after twice as many divided batches, until then.
+WARM = 150
 torch.set_num_threads(1)
 
 
-def training(
-    norms: bool = False,
-) -> tuple[nn.Module, torch.optim.Optimizer, tuple[torch.Tensor, torch.Tensor]]:
-    torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for _ in range(LAYERS):
-        layers += [nn.Linear(WIDTH, WIDTH), *([nn.BatchNorm1d(WIDTH)] if norms else []), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES)).to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    inputs, labels = torch.randn(SAMPLES, WIDTH), torch.randint(0, CLASSES, (SAMPLES,))
-    return model, optimizer, (inputs.to(DEVICE), labels.to(DEVICE))
+class Training(NamedTuple):
+    """What is trained: the number of parts of a batch, and the model."""
+
+    parts: int = PARTS
+    norms: bool = False
+    width: int = WIDTH
+
+    def build(self) -> tuple[nn.Module, torch.optim.Optimizer, tuple[torch.Tensor, torch.Tensor]]:
+        torch.manual_seed(0)
+        width = self.width
+        layers: list[nn.Module] = []
+        for _ in range(LAYERS):
+            layers += [nn.Linear(width, width), *([nn.BatchNorm1d(width)] if self.norms else []), nn.ReLU()]
+        model = nn.Sequential(*layers, nn.Linear(width, CLASSES)).to(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+        inputs, labels = torch.randn(SAMPLES, width), torch.randint(0, CLASSES, (SAMPLES,))
+        return model, optimizer, (inputs.to(DEVICE), labels.to(DEVICE))
 
 
-def by_hand(norms: bool = False) -> Callable[[], None]:
-    model, optimizer, (inputs, labels) = training(norms)
-    size = SAMPLES // PARTS
+def by_hand(training: Training) -> Callable[[], None]:
+    model, optimizer, (inputs, labels) = training.build()
+    size = SAMPLES // training.parts
 
     def step() -> None:
-        for start in range(0, SAMPLES, size):
-            part = inputs[start : start + size], labels[start : start + size]
-            loss = functional.cross_entropy(model(part[0]), part[1], reduction="sum") / SAMPLES
-            loss.backward()
+        if training.parts == 1:
+            functional.cross_entropy(model(inputs), labels).backward()
+        else:
+            for start in range(0, SAMPLES, size):
+                part = inputs[start : start + size], labels[start : start + size]
+                loss = functional.cross_entropy(model(part[0]), part[1], reduction="sum") / SAMPLES
+                loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()
@@ -69,21 +84,29 @@ def by_hand(norms: bool = False) -> Callable[[], None]:
     return step
 
 
-def with_memfit(norms: bool = False) -> Callable[[], None]:
-    model, optimizer, batch = training(norms)
+def with_memfit(training: Training) -> Callable[[], None]:
+    model, optimizer, batch = training.build()
 
     def loss(module: nn.Module, part: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return functional.cross_entropy(module(part[0]), part[1])
 
-    step = memfit.Step(model, optimizer, loss, micro_batch=SAMPLES // PARTS, clip_grad_norm=CLIP)
+    step = memfit.Step(
+        model,
+        optimizer,
+        loss,
+        micro_batch=SAMPLES // training.parts if training.parts > 1 else None,
+        clip_grad_norm=CLIP,
+        # Batch normalisation has other statistics in parts, as in the loop by hand.
+        allow="changes-training" if training.norms else None,
+    )
     return lambda: step(batch)
 
 
-def with_accelerate() -> Callable[[], None]:
+def with_accelerate(training: Training) -> Callable[[], None]:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=DEVICE.type == "cpu", gradient_accumulation_steps=PARTS)
-    plain, plain_optimizer, (inputs, labels) = training()
+    plain, plain_optimizer, (inputs, labels) = training.build()
     model, optimizer = accelerator.prepare(plain, plain_optimizer)
     size = SAMPLES // PARTS
 
@@ -107,7 +130,7 @@ def lightning_steps(count: int) -> float:
     import lightning
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    model, optimizer, (inputs, labels) = training()
+    model, optimizer, (inputs, labels) = Training().build()
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
@@ -177,46 +200,54 @@ def main() -> None:
     # Each way's own loop by hand.
     loops: dict[str, Callable[[], None]] = {}
     missing = []
-    plain, normed = by_hand(), by_hand(norms=True)
-    makers: dict[str, Callable[[], Callable[[], None]]] = {
-        "memfit.Step": with_memfit,
-        "memfit.Step, with batch normalisation": lambda: with_memfit(norms=True),
-        "Accelerate": with_accelerate,
+    makers: dict[str, tuple[Callable[[Training], Callable[[], None]], Training]] = {
+        "memfit.Step, whole": (with_memfit, Training(parts=1)),
+        "memfit.Step, in two parts": (with_memfit, Training()),
+        "memfit.Step, whole, batch normalisation": (with_memfit, Training(parts=1, norms=True)),
+        "memfit.Step, in two parts, batch normalisation": (with_memfit, Training(norms=True)),
+        "memfit.Step, whole, wide": (with_memfit, Training(parts=1, width=WIDE)),
+        "memfit.Step, in two parts, wide": (with_memfit, Training(width=WIDE)),
+        "Accelerate, in two parts": (with_accelerate, Training()),
     }
-    for name, make in makers.items():
+    for name, (make, training) in makers.items():
         try:
-            step = make()
+            step = make(training)
         except ImportError:
             missing.append(name)
             continue
-        measured(step, 20)
+        measured(step, WARM)
         ways[name] = lambda count, step=step: measured(step, count)  # type: ignore[misc]
-        loops[name] = normed if "normalisation" in name else plain
+        loops[name] = by_hand(training)
     if DEVICE.type == "cpu":
+        name = "Lightning, in two parts"
         with contextlib.suppress(ImportError):
             import lightning  # noqa: F401
 
-            ways["Lightning"] = lightning_steps
-            loops["Lightning"] = plain
-        if "Lightning" not in ways:
-            missing.append("Lightning")
-    for loop in (plain, normed):
-        measured(loop, 20)
-    own: list[float] = []
+            ways[name], loops[name] = lightning_steps, by_hand(Training())
+        if name not in ways:
+            missing.append(name)
+    for loop in loops.values():
+        measured(loop, WARM)
+    own: dict[str, list[float]] = {name: [] for name in ways}
     beyond: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(arguments.rounds):
-        took = {id(loop): measured(loop, arguments.steps) for loop in (plain, normed)}
-        own.append(took[id(plain)] / arguments.steps * 1e6)
         for name, way in ways.items():
-            more = way(arguments.steps) - took[id(loops[name])]
-            beyond[name].append(more / arguments.steps * 1e6)
-    text = "| way | CPU time of a step beyond the loop by hand, microseconds: median | least | most |\n|---|---|---|---|\n"
-    for name, values in beyond.items():
-        text += f"| {name} | {statistics.median(values):.0f} | {min(values):.0f} | {max(values):.0f} |\n"
-    text += (
-        f"\nThe loop by hand itself takes {statistics.median(own):.0f} microseconds ({min(own):.0f} to {max(own):.0f}). The "
-        f"machine's load was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n"
+            before = measured(loops[name], arguments.steps)
+            took = way(arguments.steps)
+            loop_took = (before + measured(loops[name], arguments.steps)) / 2
+            own[name].append(loop_took / arguments.steps * 1e6)
+            beyond[name].append((took - loop_took) / arguments.steps * 1e6)
+    text = (
+        "| way | the loop by hand, CPU microseconds: median | beyond it: median | lower quartile | upper "
+        "quartile | median, of the loop |\n|---|---|---|---|---|---|\n"
     )
+    for name, values in beyond.items():
+        lower, middle, upper = statistics.quantiles(values, n=4)
+        whole = statistics.median(own[name])
+        text += (
+            f"| {name} | {whole:.0f} | {middle:.0f} | {lower:.0f} | {upper:.0f} | {middle / whole:.1%} |\n"
+        )
+    text += f"\nThe machine's load was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n"
     if missing:
         text += f"\nNot installed where this ran: {', '.join(missing)}.\n"
     print(text)

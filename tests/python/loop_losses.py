@@ -260,3 +260,39 @@ def packed_sums(model: nn.Module, batch: Any) -> tuple[torch.Tensor, torch.Tenso
     return functional.cross_entropy(found.flatten(0, 1), labels.flatten(), reduction="sum"), (
         labels != -100
     ).sum()
+
+
+def lovasz(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The Lovasz extension, which sorts the errors of all samples."""
+    found, there = model(batch[0])[:, 0], (batch[1] > 1).double()
+    errors, order = (1 - found * (2 * there - 1)).sort(descending=True)
+    there = there[order]
+    shared = there.sum() - there.cumsum(0)
+    jaccard = 1 - shared / (there.sum() + (1 - there).cumsum(0)).clamp(min=1e-9)
+    jaccard = torch.cat([jaccard[:1], jaccard[1:] - jaccard[:-1]])
+    return (errors.relu() * jaccard).sum()
+
+
+def ranked(model: nn.Module, batch: Any) -> torch.Tensor:
+    """ListNet over the whole batch as one list."""
+    return -(batch[0][:, 0].softmax(0) * model(batch[0])[:, 0].log_softmax(0)).sum()
+
+
+def pairwise_ranked(model: nn.Module, batch: Any) -> torch.Tensor:
+    score = model(batch[0])[:, 0]
+    above = (batch[1][:, None] > batch[1][None]).double()
+    return (functional.softplus(score[None] - score[:, None]) * above).sum() / above.sum().clamp(min=1)
+
+
+def concordant(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Cox's partial likelihood, with the risk set of the batch."""
+    risk = model(batch[0])[:, 0]
+    order = batch[0][:, 1].argsort(descending=True)
+    happened = (batch[1] > 1).double()[order]
+    return -((risk[order] - risk[order].logcumsumexp(0)) * happened).sum() / happened.sum().clamp(min=1)
+
+
+def explained(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The coefficient of determination, which has the batch's variance."""
+    found, target = model(batch[0])[:, 0], batch[0][:, 1]
+    return (found - target).pow(2).sum() / (target - target.mean()).pow(2).sum()

@@ -276,6 +276,33 @@ for step in range(4 * 6 // batch_size):
 """,
         "net",
     ),
+    "schedulers with a step of their own, and an average": (
+        """
+each = torch.optim.lr_scheduler.ConstantLR(optimizer), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, each, [2])
+average = torch.optim.swa_utils.AveragedModel(net)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+        average.update_parameters(net)
+""",
+        "net, average.module",
+    ),
+    "a restarted schedule": (
+        """
+scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.mse_loss(net(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+""",
+        "net",
+    ),
     "a scaler that does nothing": (
         """
 scaler = torch.amp.GradScaler("cuda", enabled=False)
@@ -360,18 +387,22 @@ def case(name: str, loop: str, models: str) -> dict[str, Any]:
     return {"script": script, "planned": counted, "plan": plan}
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def run_cases(cases: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run all scripts without and with their plans, and collect the facts."""
-    file = tmp_path_factory.mktemp("planned") / "cases.json"
-    cases = {name: case(name, *loop) for name, loop in LOOPS.items()}
-    cases |= {f"loss: {name}": of_loss(loss) for name, (loss, _) in LOSSES.items()}
+    file = folder / "cases.json"
     file.write_text(json.dumps(cases))
     command = [sys.executable, str(HERE / "planned_training.py"), str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answers
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    cases = {name: case(name, *loop) for name, loop in LOOPS.items()}
+    cases |= {f"loss: {name}": of_loss(loss) for name, (loss, _) in LOSSES.items()}
+    return run_cases(cases, tmp_path_factory.mktemp("planned"))
 
 
 def alike(ours: list[Any], plain: list[Any]) -> bool:

@@ -15,7 +15,10 @@ import memfit
 import pytest
 import torch
 from loop_cases import LOOPS, MODELS, PER_SAMPLE, SIZES, TAKEN, Loop
+from loop_losses_papers import ctc
 from loop_models import rows
+from loop_models_papers import joined_targets
+from loop_others import OTHERS, SHARED
 from tiers import EXHAUSTIVE
 from torch import nn
 from training import flat
@@ -29,7 +32,11 @@ DRAWS = {
     "convolution with dropout",
     "variational",
     "a generator of its own",
+    "dropout by its own generator",
+    "noise in the loss",
+    "a penalty between real and made",
 }
+ALL = LOOPS | {name: Loop(*parts) for name, parts in OTHERS.items()}
 COMPOSED = 200 if EXHAUSTIVE else 80
 
 
@@ -46,6 +53,8 @@ def plain(loop: Loop, model: nn.Module, data: list[Any]) -> torch.Tensor:
 
 def total(returned: Any) -> torch.Tensor:
     """Return the total of a loss function's return value."""
+    if isinstance(returned, dict) and "loss" in returned:
+        return total(returned["loss"])
     if isinstance(returned, dict):
         return torch.stack([total(each) for each in returned.values()]).sum()
     return returned[0] / returned[1] if isinstance(returned, tuple) else returned
@@ -91,9 +100,11 @@ def judge(loop: Loop, micro: int, seed: int, draws: bool) -> str:
     return "equal" if apart(found, plain(loop, copy.deepcopy(model), data)) < TOLERANCE else "silent"
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_loop_in_parts_is_equal_or_refused(name: str) -> None:
-    found = {micro: judge(LOOPS[name], micro, 3, name in DRAWS) for micro in PARTS}
+    """No loop is refused that is equal, so that all of these divide without `allow`."""
+    parts = PARTS if EXHAUSTIVE or name in LOOPS else PARTS[1:2]
+    found = {micro: judge(ALL[name], micro, 3, name in DRAWS) for micro in parts}
     assert "silent" not in found.values(), found
     assert "refused though equal" not in found.values(), found
     if name in DRAWS:
@@ -134,3 +145,55 @@ def test_every_part_size_of_a_batch_is_the_same_training() -> None:
     for name, micro in itertools.product(["a mean", "sums of tokens", "several losses"], range(1, 9)):
         loop = LOOPS.get(name) or LOOPS["two losses"]
         assert judge(loop, micro, micro, draws=False) == "equal", (name, micro)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_random_numbers_that_samples_share_are_named(name: str) -> None:
+    """Each micro-batch draws its own, which no comparison with the same numbers shows."""
+    loop = Loop(*SHARED[name])
+    model = loop.build().double()
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.05), loop.loss(model), micro_batch=3)
+    with pytest.warns(UserWarning, match="share random numbers, which are drawn once per micro-batch"):
+        result = step(rows(torch.Generator().manual_seed(1), 8))
+    assert result.micro_batches == 3
+    assert "share random numbers" in result.changed[0]
+    assert step.verification is not None
+    assert step.verification.equal
+    assert step.verification.shared
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda losses: losses.topk(min(8, len(losses))).values.mean(),
+        lambda losses: losses.mean() if len(losses) <= 8 else losses.var(),
+        lambda losses: losses[:7].sum() / 7 if len(losses) >= 7 else losses.mean(),
+    ],
+    ids=["the largest eight", "from nine samples on", "the first seven"],
+)
+def test_a_loss_that_depends_on_the_number_of_samples_is_refused(
+    loss: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """Six samples are equal in parts; the whole batch is not."""
+
+    def each(model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss(nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+
+    torch.manual_seed(0)
+    model = MODELS["dense"][0]().double()
+    before = flat(model)
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.05), each, micro_batch=4)
+    with pytest.raises(memfit.StepDoesNotFit, match="depends on the number of samples"):
+        step(rows(torch.Generator().manual_seed(1), 20))
+    assert torch.equal(flat(model), before)
+
+
+def test_an_error_in_a_part_says_that_the_batch_is_split() -> None:
+    """Targets one behind the other have no batch dimension, so each micro-batch is given all of them."""
+    model = Loop(*OTHERS["CTC with joined targets"]).build().double()
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.05), ctc, micro_batch=3)
+    batch = joined_targets(torch.Generator().manual_seed(1), 8)
+    with warnings.catch_warnings(record=True) as given, pytest.raises(RuntimeError, match="target") as error:
+        step(batch)
+    said = [*getattr(error.value, "__notes__", ()), *(str(each.message) for each in given)]
+    assert any("in a micro-batch, samples 0 to 3 of 8" in text and "`split=`" in text for text in said)

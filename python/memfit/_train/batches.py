@@ -246,6 +246,12 @@ class Batch:
 
     def columns(self) -> list[Column]:
         """Return the values of each field that is split, sample by sample."""
+        if self._flat is not None and not self._dimension:
+            return [
+                Column(field.detach() if field.requires_grad else field, None, self.items)
+                for field, is_cut in zip(self._flat, self._layout.cut, strict=True)
+                if is_cut and field.layout is torch.strided
+            ]
         return columns(self.value, self.items, self._dimension, self._is_cut, self._is_samples)
 
     @property

@@ -63,6 +63,8 @@ class Draws:
         self.constants: set[Constant] = set()
         # Set if dropout inside a kernel was turned off.
         self.fused_dropout = False
+        # Random numbers that all samples share: the operations and their shapes.
+        self.shared: dict[str, None] = {}
 
     @property
     def turns(self) -> bool:
@@ -216,6 +218,8 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         along the dimension whose length differs.
         """
         if whole.shape == shape:
+            if whole.numel():
+                self._draws.shared[f"`{func.name().removeprefix('aten::')}` of shape {list(shape)}"] = None
             return whole
         assert self._samples is not None
         start, stop, items = self._samples

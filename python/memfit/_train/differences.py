@@ -45,6 +45,8 @@ class Verification:
     """The reason why they are not equal, or could not be compared."""
     random: str = ""
     """Treatment of random numbers in the comparison."""
+    shared: tuple[str, ...] = ()
+    """Random numbers that all samples of a batch share: every micro-batch draws its own."""
     failed: bool = False
     """`True` if there was no comparison because the loss function raised an error or ran out of memory."""
     tells: bool = True
@@ -144,6 +146,15 @@ def judge(
         tells=not whole.unmoved
         and any(not float(each.double().norm()) <= floor for each in whole.gradients.values()),
     )
+
+
+def loss_differs(whole: Outcome, parts: Outcome, name: str, coarse: bool) -> str:
+    """Return how much two losses differ; "" if they are equal within rounding, or not a number anyway."""
+    kind = {"float64": torch.float64, "float32": torch.float32}.get(name)
+    tolerance = _COARSE_TOLERANCE if coarse or kind is None else _TOLERANCES[kind]
+    floor = _ROUNDING_EPSILONS * torch.finfo(kind or torch.bfloat16).eps
+    difference = _relative(whole.loss, parts.loss, floor)
+    return "" if whole.loss != whole.loss or difference <= tolerance else _format_difference(difference)
 
 
 def _changed_kink(whole: list[Kink], parts: list[Kink]) -> Kink | None:

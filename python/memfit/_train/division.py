@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from memfit._levers.saying import Once
+from memfit._levers.saying import Once, warn
 
 from .batches import Batch
 from .comparing import RanksMeet
@@ -24,6 +25,8 @@ LABELS = ("exact", "rounding", "precision", "changes-training")
 # Number of comparisons caused by a new count of autograd nodes. A forward pass that depends on the data has
 # another count in nearly every batch; past this number only every sixteenth is compared.
 _MAX_NEW_PATHS = 16
+# Number of batch sizes for which the loss of all samples is compared as well.
+_MAX_WHOLE_COUNTS = 4
 # Number of comparisons of one batch, for samples that vary in ways that a comparison revealed.
 _MAX_COMPARISONS = 4
 _NOT_MEASURED = (
@@ -59,6 +62,8 @@ class Division:
         self._norms = [module for module in model.modules() if is_batch_norm(module)]
         self._found: dict[Any, Verification] = {}
         self._variation: dict[Any, Variation] = {}
+        # How the loss of all samples differs from that of their micro-batches, by the number of samples.
+        self._whole_counts: dict[Any, dict[int, str]] = {}
         self._paths: set[Any] = set()
         self._new_paths = 0
         # Number of divided batches, and at which of them the next comparison is due; some changes to a loss
@@ -140,6 +145,20 @@ class Division:
             error.ran = True
             raise
 
+    def advise(self, error: Exception, entry: Batch, start: int, stop: int) -> None:
+        """Add to the user's own error that it occurred in a micro-batch of a batch that could not be compared
+        either: the way it is split may be the reason.
+        """
+        if self._pending is None:
+            return
+        text = f"this error occurred in a micro-batch, samples {start} to {stop} of {entry.items}: {self._pending}"
+        add = getattr(error, "add_note", None)
+        if add is not None:
+            add(text)
+        else:
+            # Before Python 3.11.
+            warn(text)
+
     def raise_pending(self) -> None:
         """Raise the pending error after a micro-batch ran of a batch that may not be split."""
         if self._pending is not None:
@@ -157,6 +176,7 @@ class Division:
         try:
             if not self._meets:
                 self._postpone()
+                self._whole_counts.pop(self._key(entry), None)
                 return self._compare(entry, size, self._varied(self._key(entry)).new(entry), 0)
         except RanksMeet:
             self._meets = True
@@ -205,6 +225,8 @@ class Division:
         key = self._key(entry)
         samples = chosen(entry, wanted, first, least)
         found = self._verifier.verify(entry, size, samples)
+        if found.equal and found.tells and found.samples < entry.items:
+            found = self._with_all(entry, size, found)
         self._paths |= self._verifier.paths
         self.last = found
         # A gradient of zero proves nothing, and an error may be temporary: the next batch is compared as
@@ -216,6 +238,23 @@ class Division:
             varied.compared(entry, samples[: found.samples])
         return found
 
+    def _with_all(self, entry: Batch, size: int, found: Verification) -> Verification:
+        """Compare the loss of all samples as well, once for each of the first numbers of samples."""
+        assert self._verifier is not None
+        key = self._key(entry)
+        counts = self._whole_counts.setdefault(key, {})
+        if entry.items not in counts and len(counts) < _MAX_WHOLE_COUNTS:
+            counts[entry.items] = self._verifier.whole_loss_differs(entry, size)
+        apart = counts.get(entry.items)
+        if not apart:
+            return found
+        return replace(
+            found,
+            equal=False,
+            why=f"the loss of all {entry.items} samples differs by {apart} from that of their micro-batches, "
+            f"unlike that of {found.samples}: it depends on the number of samples",
+        )
+
     def _evaluate(self, found: Verification) -> tuple[str, ...]:
         if found.counters:
             names = ", ".join(f"`{name}`" for name in found.counters[:3])
@@ -224,7 +263,13 @@ class Division:
                 "batch is split"
             )
         if found.equal:
-            return ()
+            if not found.shared:
+                return ()
+            return self._once.warn(
+                "the batch's samples share random numbers, which are drawn once per micro-batch if the batch "
+                f"is split: {', '.join(found.shared[:3])}",
+                ChangesTraining,
+            )
         text = f"splitting the batch changes training results: {found.why} ({_method(found)})"
         if self._allow != "changes-training":
             error = Undividable(f"{text}\nhint: {self._remedy(found)}")

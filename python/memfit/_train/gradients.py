@@ -142,9 +142,9 @@ class Gradients(Step):
         self._contexts[id(entry)], self.context = context, context
         self._window.add(entry, self._weight(batch) if self._over_window else float(entry.items))
         try:
-            with self._dropping():
-                tally, retries, norm, _ = self._window.run(newest=True, whole=ends)
+            tally, retries, norm, _ = self._window.run(newest=True, whole=ends)
         except BaseException:
+            self._drop()
             self._restore()
             raise
         finally:

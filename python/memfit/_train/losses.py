@@ -82,8 +82,9 @@ class Losses:
 
     def settle(self) -> None:
         """End the window."""
-        self._known, self._inherited = {}, ({}, {})
-        self.rewind()
+        if self.counts or self.divisors or self._known or self._inherited[0]:
+            self._known, self._inherited = {}, ({}, {})
+            self.rewind()
 
     def state(self) -> dict[str, Any]:
         """Return the state in a form that `torch.save` accepts."""

@@ -156,6 +156,9 @@ class Outside:
         self._windows += not everything
         count = self._windows
         all_of_them = everything or count <= 2 or (count >= _FULL_CHECK_WINDOW and count & (count - 1) == 0)
+        known = self._tensors or self._generators or self._objects
+        if not (all_of_them or known or self._saved.kept):
+            return
         slots = self._places() if all_of_them else self._moving()
         # Free the previous copies first.
         self._saved.copies.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,12 +40,9 @@ class Precision:
             self._scale = self._read(1.0)
         return self._scale
 
-    def step(self, optimizer: Any) -> None:
-        """Step the optimizer, unless its gradients overflowed."""
-        if self.scaler is None:
-            optimizer.step()
-        else:
-            self.scaler.step(optimizer)
+    def stepper(self, optimizer: Any) -> Callable[[], Any]:
+        """Return a function that steps the optimizer, unless its gradients overflowed."""
+        return optimizer.step if self.scaler is None else partial(self.scaler.step, optimizer)
 
     def update(self) -> bool:
         """Update the loss scale after a step; return `True` if the step was skipped."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
+import struct
 import sys
 from typing import Any
 
@@ -16,16 +18,11 @@ _LEARNING_WINDOWS = 2
 class RandomState:
     """The state of all random number generators."""
 
-    def __init__(self, devices: list[torch.device], numpy: bool = True) -> None:
+    def __init__(self, devices: list[torch.device]) -> None:
         self._python = random.getstate()
-        module = sys.modules.get("numpy") if numpy else None
-        self._numpy = module.random.get_state() if module is not None else None
+        self._numpy = _numpy_state()
         self._host = torch.get_rng_state()
-        self._devices = {
-            device.index or 0: torch.cuda.get_rng_state(device)
-            for device in devices
-            if device.type == "cuda" and torch.cuda.is_initialized()
-        }
+        self._devices = _device_states(devices)
 
     def restore(self) -> None:
         """Restore the state."""
@@ -70,61 +67,123 @@ class RandomState:
 class Numbers:
     """The random number generators, saved for each window.
 
-    Asking NumPy for its generator's state takes longer than everything else that a window saves, and few
-    models draw from it in their forward pass. Until one is seen to, the generator's raw memory is copied
-    instead, and restored if it changed.
+    Asking Python and NumPy for the state of their generators takes longer than everything else that a window
+    saves, and few models draw from them in their forward pass. The generators' raw memory is copied instead,
+    and restored if it changed. NumPy's generator has more state than that, which is saved once it was seen
+    to draw.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._devices = [device]
+        self._devices = [device] if device.type == "cuda" else []
+        self._python_memory = _python_memory()
         self._windows = 0
         self._numpy_draws = False
-        self._state: RandomState | None = None
-        self._before: bytes | None = None
+        self._is_kept = False
+        # Python's generator: its full state, or its memory with the second number of a pair of Gaussian ones.
+        self._python: Any = None
+        self._python_before: bytes | None = None
+        self._gaussian: float | None = None
+        # NumPy's generator: its full state if it was asked for, and its memory.
+        self._numpy: Any = None
+        self._numpy_before: bytes | None = None
+        self._host: torch.Tensor | None = None
+        self._cuda: dict[int, torch.Tensor] = {}
 
     def keep(self) -> None:
         """Save the state."""
+        self._is_kept = True
         self._windows += 1
-        asks = self._numpy_draws or self._windows <= _LEARNING_WINDOWS
-        self._before = _numpy_memory()
-        self._state = RandomState(self._devices, numpy=asks or self._before is None)
+        if self._python_memory is not None:
+            self._python_before, self._gaussian = self._python_memory.raw, _PYTHON.gauss_next
+        else:
+            self._python = random.getstate()
+        memory = _numpy_memory()
+        self._numpy_before = memory.raw if memory is not None else None
+        if memory is None or self._numpy_draws or self._windows <= _LEARNING_WINDOWS:
+            self._numpy = _numpy_state()
+        self._host = torch.default_generator.get_state()
+        if self._devices:
+            self._cuda = _device_states(self._devices)
 
     def restore(self) -> None:
         """Restore the saved state."""
-        if self._state is None:
+        if not self._is_kept or self._host is None:
             return
-        self._state.restore()
-        if self._before is not None and self._state._numpy is None and _numpy_memory() != self._before:
+        if self._python_before is not None:
+            position, *words = struct.unpack(_TWISTER, self._python_before)
+            random.setstate((_PYTHON.VERSION, (*words, position), self._gaussian))
+        else:
+            random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+        elif self._numpy_changed():
             self._numpy_draws = True
             numpy = sys.modules["numpy"]
+            *words, position = struct.unpack(_TWISTER, self._numpy_before or b"")
             name, _, _, *normal = numpy.random.get_state()
-            key = numpy.frombuffer(self._before[:-4], dtype=numpy.uint32)
-            numpy.random.set_state((name, key, int.from_bytes(self._before[-4:], sys.byteorder), *normal))
+            numpy.random.set_state((name, numpy.array(words, numpy.uint32), position, *normal))
+        torch.set_rng_state(self._host)
+        for index, state in self._cuda.items():
+            torch.cuda.set_rng_state(state, index)
 
     def settle(self) -> None:
         """End the window."""
-        if not self._numpy_draws and self._before is not None and _numpy_memory() != self._before:
+        if not self._numpy_draws and self._numpy_changed():
             self._numpy_draws = True
-        self._state = None
+        self._is_kept, self._python, self._numpy = False, None, None
+
+    def _numpy_changed(self) -> bool:
+        memory = _numpy_memory()
+        return memory is not None and self._numpy_before is not None and memory.raw != self._numpy_before
 
 
-# NumPy's global generator and the address of its memory, since asking for it takes longer than reading it.
-_twister: list[Any] = [None, 0]
+# The memory of a Mersenne Twister: 624 words and the position in them, which is first in Python's.
+_TWISTER = "625I"
+_Memory = ctypes.c_char * struct.calcsize(_TWISTER)
+# The generator behind the functions of `random`.
+_PYTHON: Any = random._inst  # type: ignore[attr-defined]
 
 
-def _numpy_memory() -> bytes | None:
-    """Return the memory of NumPy's global generator if it is a Mersenne Twister: 624 words and the position
-    in them.
-    """
+@functools.cache
+def _python_memory() -> Any:
+    """Return the memory of Python's global generator; `None` if its layout is not the known one."""
+    start, kind = object.__basicsize__, random.Random.__base__
+    if sys.implementation.name != "cpython" or kind is None or type(_PYTHON) is not random.Random:
+        return None
+    if kind.__basicsize__ < start + ctypes.sizeof(_Memory):
+        return None
+    memory = _Memory.from_address(id(_PYTHON) + start)
+    position, *words = struct.unpack(_TWISTER, memory.raw)
+    return memory if random.getstate()[1] == (*words, position) else None
+
+
+# NumPy's global generator and its memory, since asking for it takes longer than reading it.
+_numpy_known: list[Any] = [None, None]
+
+
+def _numpy_memory() -> Any:
+    """Return the memory of NumPy's global generator if it is a Mersenne Twister."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     bits: Any = getattr(getattr(numpy.random.mtrand, "_rand", None), "_bit_generator", None)
-    if type(bits).__name__ != "MT19937":
-        return None
-    if _twister[0] is not bits:
-        _twister[:] = bits, bits.ctypes.state_address
-    return ctypes.string_at(_twister[1], 4 * 625)
+    if _numpy_known[0] is not bits:
+        is_twister = type(bits).__name__ == "MT19937"
+        _numpy_known[:] = bits, _Memory.from_address(bits.ctypes.state_address) if is_twister else None
+    return _numpy_known[1]
+
+
+def _numpy_state() -> Any:
+    module = sys.modules.get("numpy")
+    return module.random.get_state() if module is not None else None
+
+
+def _device_states(devices: list[torch.device]) -> dict[int, torch.Tensor]:
+    return {
+        device.index or 0: torch.cuda.get_rng_state(device)
+        for device in devices
+        if device.type == "cuda" and torch.cuda.is_initialized()
+    }
 
 
 def is_generator(value: Any) -> bool:

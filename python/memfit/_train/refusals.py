@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from typing import Any
 
 import torch
@@ -27,12 +29,18 @@ def refuse_optimizer(optimizer: Any) -> None:
             f"`optimizer` is a {type(optimizer).__name__}, which has no `step` or no `param_groups`\n"
             "hint: pass an optimizer of `torch.optim`, or one with the same interface"
         )
-    if isinstance(optimizer, torch.optim.LBFGS) or _needs_closure(step):
-        raise TypeError(
-            f"{type(optimizer).__name__} evaluates the model in its step, which `memfit.Step` does not "
-            "support\n"
-            "hint: write its closure by hand, and run the evaluation under `memfit.inference`"
-        )
+    inner: Any = optimizer
+    while inner is not None:
+        if _evaluates_model(inner):
+            raise TypeError(
+                f"{type(inner).__name__} evaluates the model in its step or between two steps, which "
+                "`memfit.Step` does not support\n"
+                "hint: pass an optimizer that needs one backward pass, or write this one's loop by hand; "
+                "`memfit run` shows if that loop fits, and `memfit plan` what makes it fit"
+            )
+        # Libraries wrap optimizers.
+        wrapped = getattr(inner, "optimizer", None)
+        inner = wrapped if isinstance(wrapped, torch.optim.Optimizer) and wrapped is not inner else None
 
 
 def _refuse_common_parameters(optimizers: Any) -> None:
@@ -118,11 +126,44 @@ def refuse_noise(never_whole: bool) -> None:
         )
 
 
-def _needs_closure(step: Any) -> bool:
-    """Return `True` if `step` has a required `closure` argument."""
+def _evaluates_model(optimizer: Any) -> bool:
+    """Return `True` if a step takes more than one backward pass: it requires an argument, refuses to run
+    without a closure, or consists of two steps, as sharpness-aware minimisation does.
+    """
+    if all(callable(getattr(optimizer, name, None)) for name in ("first_step", "second_step")):
+        return True
     try:
-        parameters = inspect.signature(step).parameters
+        # Schedulers wrap the method so that its signature has `self`.
+        signature = inspect.signature(optimizer.step).parameters.values()
+        parameters = [each for each in signature if each.name != "self"]
     except (TypeError, ValueError):
         return False
-    closure = parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
+    fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if any(each.default is inspect.Parameter.empty and each.kind not in fixed for each in parameters):
+        return True
+    return any(_refuses_none(optimizer.step, each.name) for each in parameters if each.default is None)
+
+
+def _refuses_none(function: Any, name: str) -> bool:
+    """Return `True` if a function's source raises an error, whatever else holds, where an argument is
+    `None`.
+    """
+    try:
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+        statements = list(ast.parse(source).body)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return False
+    is_none, is_given = f"{name} is None", f"{name} is not None"
+    while statements:
+        node = statements.pop()
+        if isinstance(node, (ast.FunctionDef, ast.With)):
+            statements += node.body
+        if isinstance(node, ast.Assert) and ast.unparse(node.test) in (name, is_given, f"callable({name})"):
+            return True
+        if isinstance(node, ast.If):
+            test = ast.unparse(node.test)
+            branch = node.body if test in (is_none, f"not {name}") else []
+            branch = node.orelse if test in (name, is_given) else branch
+            if any(isinstance(each, ast.Raise) for each in branch):
+                return True
+    return False

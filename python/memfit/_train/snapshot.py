@@ -34,7 +34,7 @@ class Snapshot:
         self._outside = outside
         self._numbers = Numbers(device)
         # Watch the next forward pass for writes to memory outside the model.
-        self._watches = watches
+        self.watches = watches
 
     def keep(self) -> None:
         """Save all state."""
@@ -59,9 +59,9 @@ class Snapshot:
 
     def watching(self, entry: Batch, parameters: Parameters) -> contextlib.AbstractContextManager[Any]:
         """Watch the very first forward and backward pass for writes to memory outside the model."""
-        if not self._watches or is_compiled(self._model):
+        self.watches = False
+        if is_compiled(self._model):
             return contextlib.nullcontext()
-        self._watches = False
         known = [*self._model.buffers()]
         known += [each.grad for each in parameters.all if each.grad is not None]
         visit(entry.value, known.append)

@@ -253,23 +253,21 @@ class Step:
             self._window.begin()
         self._window.add(entry, expected)
         whole = self._controller.whole
-        with self._dropping():
+        try:
             tally, retries, norm, _ = self._window.run(newest=True, whole=whole)
             if self._shared is not None:
                 self._shared.combine(tally)
-            changed = tuple(dict.fromkeys(self._planned.changed + tally.changed))
+            changed = self._planned.changed + tally.changed
             skipped = self._finish_window() if whole else False
-        return Result(tally, retries, changed, whole, skipped, norm)
-
-    @contextlib.contextmanager
-    def _dropping(self) -> Iterator[None]:
-        """Roll back an open window after any exception, including an interrupt in a notebook."""
-        try:
-            yield
         except BaseException:
-            if not self._controller.empty:
-                self._window.roll_back()
+            self._drop()
             raise
+        return Result(tally, retries, tuple(dict.fromkeys(changed)), whole, skipped, norm)
+
+    def _drop(self) -> None:
+        """Roll back an open window after any exception, including an interrupt in a notebook."""
+        if not self._controller.empty:
+            self._window.roll_back()
 
     def computes_in(self, autocast: str | None) -> None:
         """Name the precision of the model's own autocast, such as "bfloat16": comparisons allow for its
@@ -308,11 +306,14 @@ class Step:
         # A rank without remaining batches still takes part, since others may have some.
         if self._controller.empty:
             self._window.begin()
-        with self._dropping():
+        try:
             _, _, _, total = self._window.run(newest=False, whole=True)
             if total == 0 and self._controller.empty:
                 return False
             self._finish_window()
+        except BaseException:
+            self._drop()
+            raise
         return True
 
     def probe(self, loader: Iterable[Any], *, batches: int = 1000, seconds: float = 20.0) -> Probe:
@@ -345,7 +346,7 @@ class Step:
     def _finish_window(self) -> bool:
         """Step the optimizer and start a new window; return `True` if the scaler skipped the step."""
         try:
-            self._updates.run(lambda: self._precision.step(self._optimizer), self._meter)
+            self._updates.run(self._precision.stepper(self._optimizer), self._meter)
         except StepDoesNotFit:
             self._window.roll_back()
             raise
@@ -358,7 +359,7 @@ class Step:
         if self._zero_grad:
             self._optimizer.zero_grad(set_to_none=True)
         self._watch.stepped(skipped)
-        if not skipped:
+        if self.scheduler is not None and not skipped:
             # Last: a scheduler that has ended raises an error, and the step is complete by then.
             for scheduler in schedulers(self.scheduler):
                 scheduler.step()

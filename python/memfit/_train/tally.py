@@ -110,6 +110,8 @@ class Tally:
     most steps' losses are never read.
     """
 
+    __slots__ = ("_counts", "_device", "_metrics", "_shares", "changed", "means", "parts")
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         # Each loss's shares with the factors that turn them into sums, and its count.
@@ -124,8 +126,12 @@ class Tally:
 
     def add(self, name: str, share: torch.Tensor, back: float, count: float) -> None:
         """Add a loss's share, with the factor that turns it into a sum over `count`."""
-        self._shares.setdefault(name, []).append((share, back))
-        self._counts[name] = self._counts.get(name, 0.0) + count
+        shares = self._shares.get(name)
+        if shares is None:
+            self._shares[name], self._counts[name] = [(share, back)], count
+        else:
+            shares.append((share, back))
+            self._counts[name] += count
 
     def add_metrics(self, samples: int, metrics: Mapping[str, Any]) -> None:
         """Add a micro-batch's metrics."""

@@ -87,7 +87,9 @@ class Updates:
         """Run a step."""
         device = meter.device
         state = self.optimizer.state
-        count = sum([len(group["params"]) for group in self.optimizer.param_groups])
+        count = 0
+        for group in self.optimizer.param_groups:
+            count += len(group["params"])
         # Once all parameters have optimizer state, a failed step creates none.
         known = set(state) if len(state) < count else None
         # If the backward pass updated parameters, use the copies from before it.
@@ -113,8 +115,9 @@ class Updates:
         self, step: Callable[[], None], device: torch.device, one_by_one: bool
     ) -> tuple[Fault | None, bool]:
         """Return the fault of a failed step, and `True` if it may have written something."""
-        kept = [(group, group["foreach"]) for group in self.optimizer.param_groups if "foreach" in group]
+        kept = []
         if one_by_one:
+            kept = [(group, group["foreach"]) for group in self.optimizer.param_groups if "foreach" in group]
             for group, _ in kept:
                 if not group.get("fused"):
                     group["foreach"] = False

@@ -126,11 +126,18 @@ def _counted(column: Column, condition: Condition) -> torch.Tensor:
 
 
 def _is_alike(column: Column, condition: Condition) -> bool:
-    """Return `True` if none of the samples' values fulfils a comparison, or each does."""
-    if condition.name not in _OPERATORS or not column.values.numel():
+    """Return `True` if none of the samples' values fulfils a comparison, or each does, or if all samples
+    have the same values. This is faster than computing the quantity.
+    """
+    if not column.values.numel():
         return False
-    fulfilled = int(_OPERATORS[condition.name](column.values, condition.value).sum())
-    return fulfilled in (0, column.values.numel())
+    if condition.name not in _OPERATORS:
+        if column.owners is not None:
+            return False
+        rows = column.values.reshape(column.items, -1)
+        return bool((rows == rows[:1]).all())
+    fulfilled = _OPERATORS[condition.name](column.values, condition.value)
+    return not bool(fulfilled.any()) or bool(fulfilled.all())
 
 
 def _differing(counted: torch.Tensor) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from memfit._levers import Target
 from .batches import Batch
 from .caching import Cached, Embedded, backward
 from .comparing import Comparing, Draws, NotComparable, RanksMeet, wide, widened
-from .differences import Outcome, Verification, judge
+from .differences import Outcome, Verification, judge, loss_differs
 from .faults import collect, forget, is_memory
 from .graph import Kink, kinks, node_number, tail
 from .outside import Outside
@@ -142,6 +142,30 @@ class Verifier:
             collect(self._device)
         return replace(found, seconds=time.perf_counter() - began)
 
+    def whole_loss_differs(self, entry: Batch, size: int) -> str:
+        """Compare the loss of all samples with that of their micro-batches, without gradients; return how
+        they differ, or "". Only so many samples show a loss that depends on how many there are. Where memory
+        does not suffice for them, or the loss needs gradients, nothing is compared.
+        """
+        if self._embedded is not None:
+            return ""
+        items = entry.items
+        ways = divisions(items, size, self._pairs)[:1]
+        draws = Draws(items)
+        self._goes_on = self._drew = False
+        try:
+            with self._undoing.undone(), torch.no_grad():
+                whole = self._run(entry, range(items), (items,), draws, None, False)
+                parts = self._run(entry, range(items), ways[0], draws, whole.counts, False)
+        except RanksMeet:
+            raise
+        except Exception as error:
+            forget(error)
+            collect(self._device)
+            return ""
+        # Python's and NumPy's numbers cannot be given to the samples that they belong to.
+        return "" if self._drew else loss_differs(whole, parts, self._name(), draws.coarse)
+
     # ----------------------------------------------------------------------------------------- measuring
 
     def _measure(
@@ -174,6 +198,9 @@ class Verifier:
         """
         self._goes_on = False
         anew = self._compare(entry, samples, ways, is_wide)
+        if anew.equal and self._drew:
+            # Each micro-batch drew the numbers of the whole batch.
+            return replace(anew, shared=(*anew.shared, "numbers of Python's or NumPy's generator"))
         if anew.equal or not self._drew:
             return anew
         self._goes_on = True
@@ -418,4 +445,4 @@ def _with_random(found: Verification, draws: Draws) -> Verification:
         notes.append("each sample had the same random numbers; in training every micro-batch draws its own")
     if draws.fused_dropout:
         notes.append("dropout inside fused kernels was turned off")
-    return replace(found, random="; ".join(notes))
+    return replace(found, random="; ".join(notes), shared=tuple(draws.shared))

@@ -60,6 +60,8 @@ class Window:
         self.model = model
         self._controller = controller
         self._ranks = ranks
+        # A single process, whose code waits for no other.
+        self._is_alone = ranks.world == 1
         self._runner = runner
         self._meter = meter
         self._updates = updates
@@ -83,6 +85,8 @@ class Window:
         # The gradient's correction factor for several losses.
         self._factor: float | None = None
         self._last_size = 1
+        # The tally of a window that ends without a new batch.
+        self._no_tally = Tally(self._device)
         # Number of samples in the last batch.
         self._items = 0
         self._failures = Failures(
@@ -135,8 +139,7 @@ class Window:
         """Run until the micro-batches of all ranks ran, and, if the window is `whole`, until the gradients
         are ready. Return the newest batch's tally, its retries, the gradient's norm, and all ranks' count.
         """
-        tally = Tally(self._device)
-        outcome, fault = "done", None
+        tally, outcome, fault = self._no_tally, "done", None
         retries = 0
         losses = self._runner.losses
         while True:
@@ -260,9 +263,11 @@ class Window:
     def _forget(self) -> None:
         """Clear the window after it ended or was dropped."""
         self._batches.clear()
-        self._whole.clear()
         self._expected.clear()
-        self.inherited = {}
+        if self._whole:
+            self._whole.clear()
+        if self.inherited:
+            self.inherited = {}
         self._given.forget()
         self._runner.losses.settle()
 
@@ -317,27 +322,34 @@ class Window:
         versions = entry.versions() if not self._runner.own else None
         # If samples differ in size, micro-batches with equally many samples differ as well.
         shape = entry.shape if entry.costs is None else f"{entry.shape} {self._controller.windows} {index}"
-        whole = iter([(0, entry.items, False, False)])
         turns = self._ranks.parts(self._controller, index, self._meter.space, shape)
         if index in self._whole:
-            turns = whole
+            turns = iter([(0, entry.items, False, False)])
         elif self._runner.caches:
             turns = self._embedded(entry, index, turns, tally)
         while True:
             fault, turn = None, None
             try:
                 turn = next(turns, None)
-                if turn is not None:
-                    with self._ranks.watching():
-                        self._run_part(entry, index, turn, tally)
+                if turn is None:
+                    break
+                if self._is_alone:
+                    self._run_part(entry, index, turn, tally)
+                    if turn[1] == entry.items:
+                        break
+                    continue
+                with self._ranks.watching():
+                    self._run_part(entry, index, turn, tally)
             except Undividable as error:
                 self._may_run_whole(index, error)
                 if not error.ran and tally.parts == 0:
-                    turns = whole
+                    turns = iter([(0, entry.items, False, False)])
                     continue
                 self._begins_anew = True
                 return None, 0
             except Exception as error:
+                if turn is not None:
+                    self._division.advise(error, entry, turn[0], turn[1])
                 fault = self._failures.understand(error)
             except BaseException as error:
                 self._failures.interrupted(error)
@@ -353,8 +365,6 @@ class Window:
                 size = turn[1] - turn[0] if turn is not None else between
                 self._ranks.failed(index, size)
                 return fault, size
-            if turn is None:
-                break
         if versions is not None and entry.versions() != versions:
             self._runner.own = True
             tally.changed += self._exactness.edited()
@@ -393,8 +403,12 @@ class Window:
         if empties:
             self._meter.empty(between=opens)
         tells = opens and not self.inherited and not self._ranks.inside
-        with self._snapshot.watching(entry, self._parameters):
-            self._runner.run(entry, start, stop, tally, opens=self._accumulate if tells else 0.0, idle=idle)
+        count = self._accumulate if tells else 0.0
+        if self._snapshot.watches:
+            with self._snapshot.watching(entry, self._parameters):
+                self._runner.run(entry, start, stop, tally, opens=count, idle=idle)
+        else:
+            self._runner.run(entry, start, stop, tally, opens=count, idle=idle)
         if idle:
             return
         self._last_size = stop - start
@@ -414,6 +428,8 @@ class Window:
         """
         fault = None
         try:
+            if self._is_alone:
+                return "done", self.completion.run(total, self._factor, self.inherited), None
             with self._ranks.watching(inside=False):
                 return "done", self.completion.run(total, self._factor, self.inherited), None
         except Exception as error:

@@ -2,6 +2,7 @@
 
 import functools
 
+from .effects import Effects
 from .independence import Independence
 from .inputs import is_compiled, leaves
 
@@ -16,10 +17,14 @@ class Division:
     def __init__(self, session):
         self.session = session
         self.following = None
+        # What the script does in each iteration besides its step.
+        self.effects = Effects(session)
+        self._iterator = None
 
     def forget(self):
         """Reset the state."""
         self.stop()
+        self.effects.forget()
         # The reason why one of the step's backward passes proves nothing; None before the first.
         self._why = None
         self._backwards = 0
@@ -49,7 +54,7 @@ class Division:
         if self._done or not as_it_is or samples < MIN_SAMPLES:
             return
         if self.following is None:
-            self.following = Independence(samples)
+            self.following = Independence(samples, self.effects)
             self.following.__enter__()
         for field in fields:
             self.following.follow(field)
@@ -58,6 +63,12 @@ class Division:
         """Record that a loader yielded a batch; with `ignores`, some of its labels do not count in
         the loss.
         """
+        self.effects.goes_on()
+        iterator = self.session.planned.fetched.iterator
+        if iterator is not self._iterator:
+            # A new epoch, for which the script may choose other settings.
+            self._iterator = iterator
+            self.effects.settings_final()
         fields = [
             each for each in leaves(batch, 64) if isinstance(each, self.session.torch.Tensor) and each.dim()
         ]
@@ -68,6 +79,8 @@ class Division:
 
     def backward_begins(self, roots):
         """Check at the start of a backward pass if it begins at a mean over samples."""
+        self.effects.goes_on()
+        self.effects.gradients_used()
         if self.following is None:
             return
         self._backwards += 1
@@ -76,6 +89,7 @@ class Division:
 
     def backward_ends(self):
         """Continue after a backward pass, since another loss of the same step may follow."""
+        self.effects.gradients_complete()
         if self.following is not None and not self.following.watching:
             self.following.watching = True
             self.following.__enter__()
@@ -88,12 +102,14 @@ class Division:
 
     def stepped(self):
         """End at the optimizer's step, if a backward pass was seen."""
+        self.effects.steps()
         if self.following is not None and self._backwards:
             self._done = True
             self.stop()
 
     def ended(self, seen):
         """Start the next batch after an optimizer step, in a script without a loader."""
+        self.effects.stepped()
         if seen:
             self.begin(seen)
 
@@ -115,4 +131,4 @@ class Division:
         """Return the reason why micro-batches may train differently; "" if they do not, None if no step was
         seen.
         """
-        return (self._why or "") if self._backwards else None
+        return (self._why or self.effects.why or "") if self._backwards else None

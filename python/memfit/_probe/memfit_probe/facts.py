@@ -85,6 +85,8 @@ class Facts:
 
     def forward_begins(self, model):
         """Record that an outermost module starts."""
+        if self.session.planned.trains_on(model):
+            self.division.effects.goes_on()
         self.drawn = self._drawn() if model.training and not self.draws else None
 
     def forward_ends(self):

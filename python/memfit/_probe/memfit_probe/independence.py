@@ -50,9 +50,11 @@ READ = "a value of the batch is read before the backward pass and may affect con
 class Independence(TorchDispatchMode):
     """Watches the operations on tensors that contain a batch's samples."""
 
-    def __init__(self, samples):
+    def __init__(self, samples, effects=None):
         super().__init__()
         self.samples = samples
+        # Looks at what is computed from parameters and not from the batch.
+        self._effects = effects
         # Set while it watches: a dispatch mode of the script may prevent this one from being removed.
         self.watching = True
         # The reason why nothing can be proved any more.
@@ -99,6 +101,8 @@ class Independence(TorchDispatchMode):
         returned = func(*args, **kwargs)
         if self.watching and self.spoilt is None:
             try:
+                if self._effects is not None:
+                    self._effects.look(func, args, kwargs, returned)
                 self._see(func, args, kwargs, returned)
             except Exception as error:
                 # The training must not end because of this check.

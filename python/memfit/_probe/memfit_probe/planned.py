@@ -8,9 +8,7 @@ end.
 """
 
 import contextlib
-import functools
 import os
-import types
 import weakref
 
 from . import channel, facts, first_call, gates, handles, inputs, measured, models, part, telling, trainers
@@ -240,35 +238,8 @@ class Planned:
 
     def appeared(self, optimizer):
         """Wrap the step and zero_grad of a new optimizer."""
-        planned = self
         self.facts.appeared(optimizer)
-        clear = optimizer.zero_grad
-        # It evaluates the loss several times, so it needs the whole batch.
-        several_times = self.session.torch.optim.LBFGS
-
-        @functools.wraps(optimizer.step.__func__)
-        def step(self, *args, **kwargs):
-            # A lever may have changed its class since, and the step with it.
-            original = functools.partial(type(self).step, self)
-            closure = args[0] if args else kwargs.get("closure")
-            if (
-                planned.scaling.inside
-                or len(args) > 1
-                or (closure is not None and isinstance(self, several_times))
-            ):
-                return original(*args, **kwargs)
-            kwargs.pop("closure", None)
-            return planned.step(self, functools.partial(original, **kwargs), closure)
-
-        @functools.wraps(clear.__func__)
-        def zero_grad(self, *args, **kwargs):
-            if not planned.round.held:
-                clear(*args, **kwargs)
-
-        optimizer.step = types.MethodType(step, optimizer)
-        # Steps that levers install call this one.
-        optimizer.__dict__["_memfit_gate"] = optimizer.step
-        optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
+        gates.arm_optimizer(self, optimizer)
 
     def step(self, optimizer, original, closure=None):
         """Handle an optimizer's step, which runs after the last micro-batch. A closure computes the loss and
@@ -319,9 +290,9 @@ class Planned:
             return False
         self.facts.division.meets(model)
         # Data transforms are modules without parameters.
-        return self._is_it(model) and next(model.parameters(), None) is not None
+        return self.trains_on(model) and next(model.parameters(), None) is not None
 
-    def _is_it(self, model):
+    def trains_on(self, model):
         """Return `True` if the plan is for this model: one that trains, unlike a teacher or a frozen
         encoder.
         """
@@ -341,7 +312,7 @@ class Planned:
         self.autocast = self.autocast or torch.is_autocast_enabled("cuda")
         # Drop the reference: it may be the last one to a batch.
         arguments, self.arguments = self.arguments, None
-        if self.target is None and self._is_it(model):
+        if self.target is None and self.trains_on(model):
             self.apply_levers(model)
         del arguments
         if model.training and torch.is_grad_enabled():
