@@ -76,6 +76,31 @@ def test_the_error_of_a_process_comes_before_its_launchers(tmp_path):
     assert "KeyError" in report["problem"]["message"]
 
 
+def test_more_time_is_no_advice_where_a_process_had_failed(tmp_path):
+    (tmp_path / "child.py").write_text("import torch\nraise KeyError('image')\n")
+    code = """
+        import subprocess, sys, time
+        subprocess.run([sys.executable, "child.py"])
+        time.sleep(600)
+    """
+    problem = failing(tmp_path, code, "--timeout", "20", "--format", "json").report["problem"]
+    assert "One of its processes had failed" in problem["message"]
+    assert "KeyError: 'image'" in problem["message"]
+    assert "--timeout" not in problem["hint"]
+
+
+def test_an_error_is_told_with_the_one_that_it_was_raised_from(tmp_path):
+    code = """
+        try:
+            raise ValueError("compiled for another release")
+        except ValueError as error:
+            raise ImportError("Could not import 'Model'.") from error
+    """
+    problem = failing(tmp_path, code, "--format", "json").report["problem"]
+    said = "Could not import 'Model'. (raised from ValueError: compiled for another release)"
+    assert problem["message"] == f"The script itself failed: ImportError: {said}"
+
+
 STEPS = """
     model = torch.nn.Linear(4096, 4096, bias=False, device="cuda")
     optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.1)

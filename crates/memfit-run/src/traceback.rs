@@ -47,11 +47,12 @@ const ORIGINAL: &str = "Original Traceback (most recent call last):";
 
 /// The exception to report: that of a loader's worker or a replica if PyTorch passed one on; the missing
 /// module if a library re-raised an import error; the exception whose traceback the message quotes; otherwise
-/// the exception itself.
+/// the exception itself, with the error that it was raised from.
 pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
     let first = passed_on(&exception.message)
         .or_else(|| missing_module(exception))
-        .or_else(|| quoted(&exception.message));
+        .or_else(|| quoted(&exception.message))
+        .or_else(|| with_cause(exception));
     first.map_or(Cow::Borrowed(exception), Cow::Owned)
 }
 
@@ -69,6 +70,38 @@ fn missing_module(exception: &Exception) -> Option<Exception> {
         message: said.to_owned(),
         traceback: first.to_owned(),
     })
+}
+
+/// The exception with its direct cause, which may be the only reason: a lazy import tells the name that failed.
+fn with_cause(exception: &Exception) -> Option<Exception> {
+    let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
+    let (kind, said, _) = raised(first)?;
+    let cause = if said.is_empty() { kind.to_owned() } else { format!("{kind}: {said}") };
+    (!exception.message.contains(if said.is_empty() { kind } else { said })).then(|| Exception {
+        r#type: exception.r#type.clone(),
+        // Only the beginning of a long message is told.
+        message: format!("{} (raised from {cause})\n{}", summary(&exception.message), exception.message),
+        traceback: exception.traceback.clone(),
+    })
+}
+
+/// Maximum lines of a message that are told as one.
+const MAX_LINES: usize = 3;
+
+/// First line of a message, with the lines that continue its sentence.
+pub(crate) fn summary(message: &str) -> String {
+    let mut lines = message.lines().map(str::trim).skip_while(|line| line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let ended = |line: &str| line.ends_with(['.', '!', '?', ':', ';']);
+    let mut told = first.to_owned();
+    for line in lines.take(MAX_LINES - 1) {
+        if ended(&told) || !line.starts_with(char::is_lowercase) {
+            break;
+        }
+        told.push(' ');
+        told.push_str(line);
+    }
+    told
 }
 
 fn passed_on(message: &str) -> Option<Exception> {
@@ -143,7 +176,20 @@ mod tests {
         let missing = raised_from("ModuleNotFoundError: No module named 'cffi'");
         assert_eq!(original(&missing).message, "No module named 'cffi'");
         let other = raised_from("ValueError: numpy.dtype size changed");
-        assert_eq!(original(&other).message, other.message);
+        let expected = format!("{} (raised from ValueError: numpy.dtype size changed)", other.message);
+        assert_eq!(summary(&original(&other).message), expected);
+        let quoted = Exception { message: "numpy.dtype size changed: reinstall".to_owned(), ..other };
+        assert_eq!(original(&quoted).message, quoted.message);
+    }
+
+    #[test]
+    fn a_message_is_told_to_the_end_of_its_first_sentence() {
+        let order = "Cannot create a consistent method resolution\norder (MRO) for bases ABC, Module";
+        assert_eq!(summary(order), order.replace('\n', " "));
+        assert_eq!(summary("\nCUDA error: no kernel.\nlaunch blocking"), "CUDA error: no kernel.");
+        assert_eq!(summary("size mismatch\n\tfor fc.weight"), "size mismatch for fc.weight");
+        assert_eq!(summary("no config\nExpected one of [a]"), "no config");
+        assert_eq!(summary(""), "");
     }
 
     #[test]

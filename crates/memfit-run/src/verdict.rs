@@ -198,6 +198,9 @@ pub(crate) fn judge_run(
         }
         let (message, caused) = blame::sentence(request, facts, &exception);
         problem.message = message;
+        if !caused {
+            problem.hint = known_failures::older_numpy(ran.interpreter, &exception);
+        }
         if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
             problem.message.push_str(
                 ". It took no step and ended with status 0: it caught this error, or a process that it had started failed",
@@ -221,6 +224,11 @@ pub(crate) fn judge_run(
             _ => None,
         };
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
+        if problem.kind == "timeout" && facts.exception.is_some() {
+            // More time would not help.
+            problem.hint =
+                Some("mend that error first; `--show-output` shows what the script does".to_owned());
+        }
     }
     (verdict, problem)
 }
@@ -229,7 +237,7 @@ pub(crate) fn judge_run(
 fn waited_for(facts: &Facts) -> Option<String> {
     if let Some(exception) = &facts.exception {
         let exception = traceback::original(exception);
-        let said = exception.message.lines().next().unwrap_or_default();
+        let said = traceback::summary(&exception.message);
         let place = traceback::user_line(&exception.traceback)
             .map(|place| format!(" at {place}"))
             .unwrap_or_default();
