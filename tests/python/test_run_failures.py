@@ -30,11 +30,11 @@ def test_a_script_that_exits_with_a_status():
     assert answer.report["script"]["exit_status"] == 7
 
 
-def failing(folder, code, *options, command=(sys.executable,)):
+def failing(folder, code, *options, command=(sys.executable,), gpu="rtx-4090"):
     path = folder / "train.py"
     path.write_text("import torch\n" + textwrap.dedent(code), encoding="utf-8")
     return invoke(
-        ["run", "--gpu", "rtx-4090", "--memory", "2GiB", "--no-prove", *options, "--", *command, str(path)],
+        ["run", "--gpu", gpu, "--memory", "2GiB", "--no-prove", *options, "--", *command, str(path)],
         cwd=folder,
         env={"NO_COLOR": "1", "COLUMNS": "500"},
     )
@@ -179,6 +179,25 @@ def test_a_script_that_never_reaches_a_step():
     assert answer.report["verdict"] in ("unknown", "error")
     assert answer.report["steps"] == 0
     assert answer.report["problem"]["kind"] == "timeout"
+
+
+def test_processes_that_a_script_starts_are_its_ranks_before_they_train(tmp_path):
+    code = """
+        import time
+
+        def work(index):
+            torch.cuda.set_device(index)
+            torch.empty(64 << 20, device="cuda")
+            for _ in torch.utils.data.DataLoader(range(2), num_workers=1):
+                pass
+            time.sleep(600)
+
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(work, nprocs=2)
+    """
+    answer = failing(tmp_path, code, "--timeout", "60", "--format", "json", gpu="t4:2")
+    assert [rank["card"] for rank in answer.report["ranks"]] == [0, 1]
+    assert answer.peak["reserved"] == 256 * MIB
 
 
 def test_an_error_that_the_script_catches_and_overcomes():

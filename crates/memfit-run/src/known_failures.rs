@@ -202,6 +202,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("hydra", "hydra-core"),
     ("igraph", "python-igraph"),
     ("ot", "POT"),
+    // Later releases have it no more.
+    ("pkg_resources", "'setuptools<81'"),
     ("pl_bolts", "lightning-bolts"),
     ("skimage", "scikit-image"),
     ("sklearn", "scikit-learn"),
@@ -341,6 +343,7 @@ mod tests {
             not_installed(Some("/v/bin/python"), &exception).and_then(|problem| problem.hint).unwrap()
         };
         assert!(hint("git").contains("`/v/bin/python -m pip install GitPython`"), "{}", hint("git"));
+        assert!(hint("pkg_resources").contains("pip install 'setuptools<81'`"), "{}", hint("pkg_resources"));
         // Packages of these names exist, and are other projects.
         assert!(hint("apex").contains("https://github.com/NVIDIA/apex"), "{}", hint("apex"));
         assert!(!hint("apex").contains("pip install apex"), "{}", hint("apex"));
@@ -358,6 +361,7 @@ mod tests {
         let alias =
             "module 'numpy' has no attribute 'int'.\n`np.int` was a deprecated alias for the builtin `int`.";
         assert!(hint(alias).unwrap().contains("'numpy<1.24'"));
+        assert!(hint("module 'numpy' has no attribute 'cumproduct'").unwrap().contains("'numpy<2'"));
         assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
     }
 

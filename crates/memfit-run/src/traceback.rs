@@ -85,21 +85,21 @@ fn with_cause(exception: &Exception) -> Option<Exception> {
     })
 }
 
-/// Maximum lines of a message that are told as one.
+/// Maximum lines of a message that are told as one, and their length.
 const MAX_LINES: usize = 3;
+const MAX_LENGTH: usize = 300;
 
-/// First line of a message, with the lines that continue its sentence.
+/// First line of a message, with the lines that continue it: indented, or beginning with a small letter.
 pub(crate) fn summary(message: &str) -> String {
-    let mut lines = message.lines().map(str::trim).skip_while(|line| line.is_empty());
-    let first = lines.next().unwrap_or_default();
-    let ended = |line: &str| line.ends_with(['.', '!', '?', ':', ';']);
-    let mut told = first.to_owned();
+    let mut lines = message.lines().skip_while(|line| line.trim().is_empty());
+    let mut told = lines.next().unwrap_or_default().trim().to_owned();
     for line in lines.take(MAX_LINES - 1) {
-        if ended(&told) || !line.starts_with(char::is_lowercase) {
+        let is_over = told.ends_with(['.', '!', '?']) || told.len() + line.len() > MAX_LENGTH;
+        if is_over || !line.starts_with(|first: char| first.is_lowercase() || first.is_whitespace()) {
             break;
         }
         told.push(' ');
-        told.push_str(line);
+        told.push_str(line.trim());
     }
     told
 }
@@ -183,12 +183,15 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_told_to_the_end_of_its_first_sentence() {
+    fn a_message_is_told_with_the_lines_that_continue_its_first() {
         let order = "Cannot create a consistent method resolution\norder (MRO) for bases ABC, Module";
         assert_eq!(summary(order), order.replace('\n', " "));
-        assert_eq!(summary("\nCUDA error: no kernel.\nlaunch blocking"), "CUDA error: no kernel.");
-        assert_eq!(summary("size mismatch\n\tfor fc.weight"), "size mismatch for fc.weight");
-        assert_eq!(summary("no config\nExpected one of [a]"), "no config");
+        let invalid = "1 validation error for Small\narch\n  Field required [type=missing]\n    See also";
+        assert_eq!(summary(invalid), "1 validation error for Small arch Field required [type=missing]");
+        assert_eq!(summary("\nCUDA error: no kernel\nCUDA errors may"), "CUDA error: no kernel");
+        let keys = "Error(s) in loading state_dict for Net:\n\tMissing key(s): \"a\".";
+        assert_eq!(summary(keys), keys.replace("\n\t", " "));
+        assert_eq!(summary(&format!("a:\n {}", "x".repeat(MAX_LENGTH))), "a:");
         assert_eq!(summary(""), "");
     }
 
