@@ -13,7 +13,7 @@ def checked_out(mirror: Path, script: dict[str, Any], work: Path) -> Path | None
     target = work / name
     if target.exists():
         return target
-    for git in (mirror / name / "repo", mirror / name / ".git"):
+    for git in (mirror / name / "repo", mirror / name / "repo" / ".git", mirror / name / ".git"):
         listing = ["git", f"--git-dir={git}", "ls-tree", "-rz", script["commit"]]
         files = subprocess.run(listing, capture_output=True, text=True, check=False)
         if files.returncode == 0:

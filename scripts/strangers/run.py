@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F")
 FIRST = {"answer": "right", "reason": "an honest reason", "wrong": "wrong"}
 
 
@@ -118,7 +118,10 @@ def table(known: dict[str, Any]) -> str:
         "jobs ran on the same two cores, so that time limits were reached early. Round D was made in the same way, but "
         "with today's releases of what the scripts ask for: many are older than those, which most of its reasons say. "
         "In round E the first attempt is the command as its README has it, without data, weights or options of memfit, "
-        "on the same loaded machine; what a reason advised was then followed once, which `said` tells.",
+        "on the same loaded machine; what a reason advised was then followed once, which `said` tells. In round F all "
+        "scripts share one environment with today's releases of most of what they ask for, data are made where a "
+        "README says to fetch them, and a time limit of 150 to 240 seconds stands for a person's patience, with four "
+        "other heavy jobs on the two cores. A hint that does not help counts as wrong.",
         "",
         "## What was mended",
         "",

@@ -30,11 +30,11 @@ def test_a_script_that_exits_with_a_status():
     assert answer.report["script"]["exit_status"] == 7
 
 
-def failing(folder, code, *options, command=(sys.executable,)):
+def failing(folder, code, *options, command=(sys.executable,), gpu="rtx-4090"):
     path = folder / "train.py"
     path.write_text("import torch\n" + textwrap.dedent(code), encoding="utf-8")
     return invoke(
-        ["run", "--gpu", "rtx-4090", "--memory", "2GiB", "--no-prove", *options, "--", *command, str(path)],
+        ["run", "--gpu", gpu, "--memory", "2GiB", "--no-prove", *options, "--", *command, str(path)],
         cwd=folder,
         env={"NO_COLOR": "1", "COLUMNS": "500"},
     )
@@ -74,6 +74,31 @@ def test_the_error_of_a_process_comes_before_its_launchers(tmp_path):
     report = failing(tmp_path, code, "--format", "json").report
     assert report["script"]["exception"]["type"] == "KeyError"
     assert "KeyError" in report["problem"]["message"]
+
+
+def test_more_time_is_no_advice_where_a_process_had_failed(tmp_path):
+    (tmp_path / "child.py").write_text("import torch\nraise KeyError('image')\n")
+    code = """
+        import subprocess, sys, time
+        subprocess.run([sys.executable, "child.py"])
+        time.sleep(600)
+    """
+    problem = failing(tmp_path, code, "--timeout", "20", "--format", "json").report["problem"]
+    assert "One of its processes had failed" in problem["message"]
+    assert "KeyError: 'image'" in problem["message"]
+    assert "--timeout" not in problem["hint"]
+
+
+def test_an_error_is_told_with_the_one_that_it_was_raised_from(tmp_path):
+    code = """
+        try:
+            raise ValueError("compiled for another release")
+        except ValueError as error:
+            raise ImportError("Could not import 'Model'.") from error
+    """
+    problem = failing(tmp_path, code, "--format", "json").report["problem"]
+    said = "Could not import 'Model'. (raised from ValueError: compiled for another release)"
+    assert problem["message"] == f"The script itself failed: ImportError: {said}"
 
 
 STEPS = """
@@ -154,6 +179,25 @@ def test_a_script_that_never_reaches_a_step():
     assert answer.report["verdict"] in ("unknown", "error")
     assert answer.report["steps"] == 0
     assert answer.report["problem"]["kind"] == "timeout"
+
+
+def test_processes_that_a_script_starts_are_its_ranks_before_they_train(tmp_path):
+    code = """
+        import time
+
+        def work(index):
+            torch.cuda.set_device(index)
+            torch.empty(64 << 20, device="cuda")
+            for _ in torch.utils.data.DataLoader(range(2), num_workers=1):
+                pass
+            time.sleep(600)
+
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(work, nprocs=2)
+    """
+    answer = failing(tmp_path, code, "--timeout", "60", "--format", "json", gpu="t4:2")
+    assert [rank["card"] for rank in answer.report["ranks"]] == [0, 1]
+    assert answer.peak["reserved"] == 256 * MIB
 
 
 def test_an_error_that_the_script_catches_and_overcomes():

@@ -11,7 +11,7 @@ use memfit_vocabulary::Remark;
 use crate::facts::{Facts, may_affect_memory};
 use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
-use crate::traceback::{raising_source, user_line};
+use crate::traceback::{raising_source, summary, user_line};
 
 /// Prefix of the messages of exceptions that memfit raises in the script.
 pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
@@ -35,7 +35,7 @@ const CHANGES: &[Remark] = &[
 
 /// Sentence that says whether memfit may have caused a failure.
 pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) -> (String, bool) {
-    let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty());
+    let said = Some(summary(&exception.message)).filter(|said| !said.is_empty());
     let failed = match (said, raising_source(&exception.traceback)) {
         (Some(said), _) => format!("{}: {said}", exception.r#type),
         (None, Some((place, source))) => format!("{} at `{source}` ({place})", exception.r#type),

@@ -283,15 +283,12 @@ pub(crate) fn gather(
     let Watched { ended, inbox, ledger, host, real } = watched;
     let ledger = ledger.unwrap_or_default();
     let setup = stage.setup().clone();
+    let logged = |pid| tracks.iter().find(|track| track.pid == pid).and_then(recording::fullest);
     let mut ranks: Vec<RankFacts> = inbox
-        .ranks()
+        .ranks_by(&|pid| logged(pid).is_some_and(|fullest| fullest.reserved > 0))
         .into_iter()
         .enumerate()
-        .map(|(index, (pid, speaker))| {
-            let track = tracks.iter().find(|track| track.pid == pid);
-            let fullest = track.and_then(recording::fullest);
-            rank(index as u32, pid, speaker, fullest, &ledger)
-        })
+        .map(|(index, (pid, speaker))| rank(index as u32, pid, speaker, logged(pid), &ledger))
         .collect();
     if let (Some(real), [rank]) = (&real, ranks.as_mut_slice()) {
         // Growth of the device's memory use during the run counts as the run's own, assuming that the use by

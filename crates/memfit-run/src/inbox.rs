@@ -180,6 +180,12 @@ impl Inbox {
     /// processes with the same number, those that trained or used memory are the rank; before any of them
     /// has, those that no other process of the same number started.
     pub(crate) fn ranks(&self) -> Vec<(u32, &Speaker)> {
+        self.ranks_by(&|_| false)
+    }
+
+    /// The same, where `holds` tells the processes with blocks on a GPU: before any process has trained, these
+    /// are the ranks of a script that starts them itself, and not its own process or its loaders' workers.
+    pub(crate) fn ranks_by(&self, holds: &dyn Fn(u32) -> bool) -> Vec<(u32, &Speaker)> {
         let with = |wanted: &dyn Fn(u32, &Speaker) -> bool| -> Vec<(u32, &Speaker)> {
             self.processes
                 .iter()
@@ -202,6 +208,9 @@ impl Inbox {
         });
         if ranks.is_empty() {
             ranks = with(&|_, speaker| speaker.torch.is_some() && speaker.is_active());
+        }
+        if ranks.is_empty() {
+            ranks = with(&|pid, speaker| speaker.torch.is_some() && holds(pid));
         }
         if ranks.is_empty() {
             ranks = with(&|_, speaker| speaker.torch.is_some());
@@ -368,6 +377,22 @@ mod tests {
 
         inbox.processes.insert(11, ended(ranked(1, 1, 3), "steps"));
         assert_eq!(inbox.finished_ranks(), 2);
+    }
+
+    #[test]
+    fn processes_with_memory_are_ranks_before_any_has_trained() {
+        let process = |torch: Option<&str>| Speaker { torch: torch.map(str::to_owned), ..Speaker::default() };
+        let mut inbox = Inbox::default();
+        // A script, two processes that it started, a worker of the first, and a helper without PyTorch.
+        inbox.processes.extend([10, 11, 12, 13].map(|pid| (pid, process(Some("2.15.0")))));
+        inbox.processes.insert(14, process(None));
+        let found = |inbox: &Inbox, holding: &[u32]| -> Vec<u32> {
+            inbox.ranks_by(&|pid| holding.contains(&pid)).into_iter().map(|(pid, _)| pid).collect()
+        };
+        assert_eq!(found(&inbox, &[11, 12]), [11, 12]);
+        assert_eq!(found(&inbox, &[]), [10, 11, 12, 13]);
+        inbox.processes.get_mut(&12).unwrap().steps = 1;
+        assert_eq!(found(&inbox, &[11, 12]), [12]);
     }
 
     #[test]

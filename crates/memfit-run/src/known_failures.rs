@@ -79,7 +79,7 @@ const CANNOT_BUILD: &[&str] = &[
 ];
 
 fn unbuilt(exception: &Exception) -> Option<Problem> {
-    let said = exception.message.lines().next().unwrap_or_default();
+    let said = traceback::summary(&exception.message);
     let import = ["ModuleNotFoundError", "ImportError"].iter().any(|kind| exception.r#type.ends_with(kind));
     // `No module named 'a.b_cuda'`, `cannot import name '_C' from 'detectron2'`.
     let module = import.then(|| said.split('\'').nth(1)).flatten();
@@ -121,7 +121,7 @@ const UNREACHED: &[&str] = &[
 ];
 
 fn unreached(synthetic: [bool; 2], exception: &Exception) -> Option<Problem> {
-    let said = exception.message.lines().next().unwrap_or_default();
+    let said = traceback::summary(&exception.message);
     if !UNREACHED.iter().any(|text| exception.message.contains(text)) {
         return None;
     }
@@ -181,10 +181,70 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     Some(Problem {
         kind,
         message: format!("{which} has no module `{module}`."),
-        hint: Some(own.unwrap_or_else(|| format!(
+        hint: Some(own.or_else(|| package_of(module, python)).unwrap_or_else(|| format!(
             "install what provides it for that interpreter (`{python} -m pip install …`; a package's name can differ from its module's), or name another interpreter's path in the command; for a module of the script's own project, start in the folder, and with the `PYTHONPATH`, that its README has"
         ))),
     })
+}
+
+/// Modules of packages with another name. Installing the module's name finds nothing or another project.
+const PACKAGES: &[(&str, &str)] = &[
+    ("Crypto", "pycryptodome"),
+    ("Levenshtein", "python-Levenshtein"),
+    ("PIL", "Pillow"),
+    ("attr", "attrs"),
+    ("bs4", "beautifulsoup4"),
+    ("cv2", "opencv-python"),
+    ("dateutil", "python-dateutil"),
+    ("dotenv", "python-dotenv"),
+    ("faiss", "faiss-cpu"),
+    ("git", "GitPython"),
+    ("hydra", "hydra-core"),
+    ("igraph", "python-igraph"),
+    ("ot", "POT"),
+    // Later releases have it no more.
+    ("pkg_resources", "'setuptools<81'"),
+    ("pl_bolts", "lightning-bolts"),
+    ("skimage", "scikit-image"),
+    ("sklearn", "scikit-learn"),
+    ("skopt", "scikit-optimize"),
+    ("torchcrf", "pytorch-crf"),
+    ("yaml", "PyYAML"),
+];
+
+/// Modules that the package index does not have: its package of that name is another project.
+const SOURCES: &[(&str, &str)] =
+    &[("apex", "https://github.com/NVIDIA/apex"), ("clip", "https://github.com/openai/CLIP")];
+
+fn package_of(module: &str, python: &str) -> Option<String> {
+    let find = |table: &[(&str, &'static str)]| {
+        table.iter().find(|(name, _)| *name == module).map(|(_, source)| *source)
+    };
+    let elsewhere = "or name another interpreter's path in the command";
+    if let Some(package) = find(PACKAGES) {
+        return Some(format!(
+            "`{module}` is in the package `{package}`: `{python} -m pip install {package}`; {elsewhere}"
+        ));
+    }
+    find(SOURCES).map(|source| {
+        format!(
+            "install it for that interpreter from {source}, as its README says: the package `{module}` of the Python package index is another project; {elsewhere}"
+        )
+    })
+}
+
+/// NumPy's messages about names that it no longer has, and the releases that have them.
+const GONE_FROM_NUMPY: &[(&str, &str)] =
+    &[("was removed in the NumPy 2.0 release", "2"), ("was a deprecated alias for the builtin", "1.24")];
+
+/// Remedy for a script that was written for an older NumPy.
+pub(crate) fn older_numpy(interpreter: Option<&str>, exception: &Exception) -> Option<String> {
+    let is_gone = |(text, _): &&(&str, &str)| exception.message.contains(text);
+    let (_, release) = GONE_FROM_NUMPY.iter().find(is_gone)?;
+    let python = interpreter.unwrap_or("python");
+    Some(format!(
+        "the script, or a package that it imports, was written for an older NumPy: `{python} -m pip install 'numpy<{release}'`"
+    ))
 }
 
 /// The operating system's message about a file that is not a terminal.
@@ -199,7 +259,7 @@ fn without_terminal(exception: &Exception) -> Option<Problem> {
     {
         return None;
     }
-    let said = exception.message.lines().next().unwrap_or_default();
+    let said = traceback::summary(&exception.message);
     Some(Problem {
         kind: "no-terminal".to_owned(),
         message: format!(
@@ -272,6 +332,37 @@ mod tests {
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
         let text = "[Errno 25] Inappropriate ioctl for device";
         check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
+    }
+
+    #[test]
+    fn a_package_with_another_name_than_its_module_is_named() {
+        let hint = |module: &str| {
+            let message = format!("No module named '{module}'");
+            let exception =
+                Exception { r#type: "ModuleNotFoundError".to_owned(), message, traceback: String::new() };
+            not_installed(Some("/v/bin/python"), &exception).and_then(|problem| problem.hint).unwrap()
+        };
+        assert!(hint("git").contains("`/v/bin/python -m pip install GitPython`"), "{}", hint("git"));
+        assert!(hint("pkg_resources").contains("pip install 'setuptools<81'`"), "{}", hint("pkg_resources"));
+        // Packages of these names exist, and are other projects.
+        assert!(hint("apex").contains("https://github.com/NVIDIA/apex"), "{}", hint("apex"));
+        assert!(!hint("apex").contains("pip install apex"), "{}", hint("apex"));
+        assert!(hint("einops").contains("`/v/bin/python -m pip install …`"), "{}", hint("einops"));
+    }
+
+    #[test]
+    fn names_that_numpy_removed_ask_for_an_older_one() {
+        let hint = |message: &str| {
+            let (r#type, traceback) = ("AttributeError".to_owned(), String::new());
+            older_numpy(Some("/v/bin/python"), &Exception { r#type, message: message.to_owned(), traceback })
+        };
+        let removed = hint("`np.Inf` was removed in the NumPy 2.0 release. Use `np.inf` instead.").unwrap();
+        assert!(removed.contains("`/v/bin/python -m pip install 'numpy<2'`"), "{removed}");
+        let alias =
+            "module 'numpy' has no attribute 'int'.\n`np.int` was a deprecated alias for the builtin `int`.";
+        assert!(hint(alias).unwrap().contains("'numpy<1.24'"));
+        assert!(hint("module 'numpy' has no attribute 'cumproduct'").unwrap().contains("'numpy<2'"));
+        assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
     }
 
     #[test]

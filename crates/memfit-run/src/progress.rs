@@ -47,12 +47,16 @@ fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u
     let memory = fullest
         .filter(|card| card.used > 0)
         .map(|card| format!(", {} of {}", size(card.in_use()), size(card.capacity)));
-    format!("{doing}{}, {} s", memory.unwrap_or_default(), elapsed.as_secs())
+    // A shell script goes on after a command that failed, perhaps for long.
+    let failed = inbox.processes.values().find_map(|speaker| speaker.exception.as_ref());
+    let failed = failed.map(|(exception, _)| format!("; {} in a process", exception.r#type));
+    format!("{doing}{}, {} s{}", memory.unwrap_or_default(), elapsed.as_secs(), failed.unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use memfit_channel::ledger::CardView;
+    use memfit_report::wire::Exception;
 
     use super::*;
     use crate::inbox::Speaker;
@@ -74,5 +78,9 @@ mod tests {
             text(&inbox, Some(&ledger), Duration::from_secs(3), 0),
             "step 2, 1.00 GiB of 8.00 GiB, 3 s"
         );
+        let (message, traceback) = (String::new(), String::new());
+        let exception = Exception { r#type: "KeyError".to_owned(), message, traceback };
+        inbox.processes.get_mut(&7).unwrap().exception = Some((exception, false));
+        assert_eq!(text(&inbox, None, Duration::from_secs(4), 3), "step 2 of 3, 4 s; KeyError in a process");
     }
 }

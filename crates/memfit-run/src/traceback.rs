@@ -47,11 +47,12 @@ const ORIGINAL: &str = "Original Traceback (most recent call last):";
 
 /// The exception to report: that of a loader's worker or a replica if PyTorch passed one on; the missing
 /// module if a library re-raised an import error; the exception whose traceback the message quotes; otherwise
-/// the exception itself.
+/// the exception itself, with the error that it was raised from.
 pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
     let first = passed_on(&exception.message)
         .or_else(|| missing_module(exception))
-        .or_else(|| quoted(&exception.message));
+        .or_else(|| quoted(&exception.message))
+        .or_else(|| with_cause(exception));
     first.map_or(Cow::Borrowed(exception), Cow::Owned)
 }
 
@@ -69,6 +70,38 @@ fn missing_module(exception: &Exception) -> Option<Exception> {
         message: said.to_owned(),
         traceback: first.to_owned(),
     })
+}
+
+/// The exception with its direct cause, which may be the only reason: a lazy import tells the name that failed.
+fn with_cause(exception: &Exception) -> Option<Exception> {
+    let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
+    let (kind, said, _) = raised(first)?;
+    let cause = if said.is_empty() { kind.to_owned() } else { format!("{kind}: {said}") };
+    (!exception.message.contains(if said.is_empty() { kind } else { said })).then(|| Exception {
+        r#type: exception.r#type.clone(),
+        // Only the beginning of a long message is told.
+        message: format!("{} (raised from {cause})\n{}", summary(&exception.message), exception.message),
+        traceback: exception.traceback.clone(),
+    })
+}
+
+/// Maximum lines of a message that are told as one, and their length.
+const MAX_LINES: usize = 3;
+const MAX_LENGTH: usize = 300;
+
+/// First line of a message, with the lines that continue it: indented, or beginning with a small letter.
+pub(crate) fn summary(message: &str) -> String {
+    let mut lines = message.lines().skip_while(|line| line.trim().is_empty());
+    let mut told = lines.next().unwrap_or_default().trim().to_owned();
+    for line in lines.take(MAX_LINES - 1) {
+        let is_over = told.ends_with(['.', '!', '?']) || told.len() + line.len() > MAX_LENGTH;
+        if is_over || !line.starts_with(|first: char| first.is_lowercase() || first.is_whitespace()) {
+            break;
+        }
+        told.push(' ');
+        told.push_str(line.trim());
+    }
+    told
 }
 
 fn passed_on(message: &str) -> Option<Exception> {
@@ -143,7 +176,23 @@ mod tests {
         let missing = raised_from("ModuleNotFoundError: No module named 'cffi'");
         assert_eq!(original(&missing).message, "No module named 'cffi'");
         let other = raised_from("ValueError: numpy.dtype size changed");
-        assert_eq!(original(&other).message, other.message);
+        let expected = format!("{} (raised from ValueError: numpy.dtype size changed)", other.message);
+        assert_eq!(summary(&original(&other).message), expected);
+        let quoted = Exception { message: "numpy.dtype size changed: reinstall".to_owned(), ..other };
+        assert_eq!(original(&quoted).message, quoted.message);
+    }
+
+    #[test]
+    fn a_message_is_told_with_the_lines_that_continue_its_first() {
+        let order = "Cannot create a consistent method resolution\norder (MRO) for bases ABC, Module";
+        assert_eq!(summary(order), order.replace('\n', " "));
+        let invalid = "1 validation error for Small\narch\n  Field required [type=missing]\n    See also";
+        assert_eq!(summary(invalid), "1 validation error for Small arch Field required [type=missing]");
+        assert_eq!(summary("\nCUDA error: no kernel\nCUDA errors may"), "CUDA error: no kernel");
+        let keys = "Error(s) in loading state_dict for Net:\n\tMissing key(s): \"a\".";
+        assert_eq!(summary(keys), keys.replace("\n\t", " "));
+        assert_eq!(summary(&format!("a:\n {}", "x".repeat(MAX_LENGTH))), "a:");
+        assert_eq!(summary(""), "");
     }
 
     #[test]

@@ -177,6 +177,11 @@ pub(crate) fn judge_run(
     let chosen = matches!(request.sizes, Sizes::At(_));
     let evidence = Evidence::from_facts(facts, facts.device(request).capacity, lower, chosen, numbers);
     let (verdict, mut problem) = judge(&evidence);
+    let ran = Ran {
+        torch: facts.torch.as_deref(),
+        interpreter: facts.interpreter.as_deref(),
+        synthetic: [request.synthetic.data.is_some(), request.synthetic.weights],
+    };
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
@@ -188,16 +193,14 @@ pub(crate) fn judge_run(
                 format!("A process of the launcher ended with an error status. Its last line is: {line}");
             return (verdict, self::problem("exit", &message, None));
         }
-        let ran = Ran {
-            torch: facts.torch.as_deref(),
-            interpreter: facts.interpreter.as_deref(),
-            synthetic: [request.synthetic.data.is_some(), request.synthetic.weights],
-        };
         if let Some(known) = known_failures::problem(&request.card, ran, &exception) {
             return (verdict, Some(known));
         }
         let (message, caused) = blame::sentence(request, facts, &exception);
         problem.message = message;
+        if !caused {
+            problem.hint = known_failures::older_numpy(ran.interpreter, &exception);
+        }
         if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
             problem.message.push_str(
                 ". It took no step and ended with status 0: it caught this error, or a process that it had started failed",
@@ -221,6 +224,15 @@ pub(crate) fn judge_run(
             _ => None,
         };
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
+        if let Some(exception) = facts.exception.as_ref().filter(|_| problem.kind == "timeout") {
+            // More time would not help.
+            let exception = traceback::original(exception);
+            let known = known_failures::problem(&request.card, ran, &exception).and_then(|known| known.hint);
+            let first = "mend that error first; `--show-output` shows what the script does";
+            problem.hint = known
+                .or_else(|| known_failures::older_numpy(ran.interpreter, &exception))
+                .or_else(|| Some(first.to_owned()));
+        }
     }
     (verdict, problem)
 }
@@ -229,7 +241,7 @@ pub(crate) fn judge_run(
 fn waited_for(facts: &Facts) -> Option<String> {
     if let Some(exception) = &facts.exception {
         let exception = traceback::original(exception);
-        let said = exception.message.lines().next().unwrap_or_default();
+        let said = traceback::summary(&exception.message);
         let place = traceback::user_line(&exception.traceback)
             .map(|place| format!(" at {place}"))
             .unwrap_or_default();

@@ -34,7 +34,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::Nonzero => ("the size of `nonzero` depends on computed values", Stake::Size),
         Assumption::Unique => ("the size of `unique` depends on computed values", Stake::Size),
         Assumption::Groups => ("loop over the values of `unique`: its first 8 iterations ran", Stake::Size),
-        Assumption::TrueCount => ("the number of true entries of a mask, used as a size", Stake::Size),
+        Assumption::TrueCount => ("the number of true entries of a mask", Stake::Size),
         Assumption::Histogram => ("sizes from a histogram of computed values", Stake::Size),
         Assumption::RunningTotal => ("`cumsum` of computed counts, each taken as 1", Stake::Unbounded),
         Assumption::BinCount => ("number of bins of `bincount`, taken as 1", Stake::Unbounded),

@@ -311,8 +311,10 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
     fact("host", &parts.join(dot));
     fact("covered", &covered(report));
-    for call in &report.fidelity.unmodelled {
-        fact("not modelled", &format!("{} ({})", call.call, times(call.count)));
+    let refused = report.fidelity.unmodelled.iter();
+    let refused: Vec<_> = refused.map(|call| format!("{} ({})", call.call, times(call.count))).collect();
+    if !refused.is_empty() {
+        fact("not modelled", &refused.join(dot));
     }
     for value in &report.fidelity.values {
         fact("assumed", &format!("{} ({}{})", value.call, times(value.count), at_lines(&value.lines)));
