@@ -132,10 +132,10 @@ class KeptBatches:
         return next((each for each in self.written or () if each.get("iterator") is iterator), None)
 
     def _loads_as_usual(self):
-        """Return `True` if nothing changes what this try loads."""
+        """Return `True` if nothing changes what this try loads. A plan divides batches in the loaders."""
         session, plan = self.session, self.session.planned
         changed = session.loaders.full or session.loaders.feeding.asked or session.made_up is not None
-        return not (changed or plan.levers or plan.by_name or plan.spread or plan.part or plan.infers)
+        return not (changed or plan.micro_batch or plan.levers or plan.spread or plan.part or plan.infers)
 
     def _identity(self, loader):
         """Return what iterations that yield the same batches have in common; None if that is unknown."""
