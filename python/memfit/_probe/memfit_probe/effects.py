@@ -156,8 +156,12 @@ class Effects:
 
     def look(self, func, args, kwargs, returned):
         """Look at an operation outside autograd."""
-        if self._excused or self._is_stepping or not self.watches:
-            return
+        if not (self._excused or self._is_stepping) and self.watches:
+            # Tensors of other kinds may have no memory to tell them by.
+            with contextlib.suppress(Exception):
+                self._look(func, args, kwargs, returned)
+
+    def _look(self, func, args, kwargs, returned):
         if torch.is_grad_enabled() and any(each.requires_grad for each in _tensors(returned)):
             return
         if self._trained is None:
@@ -193,8 +197,7 @@ class _Between(TorchDispatchMode):
         kwargs = kwargs or {}
         returned = func(*args, **kwargs)
         if self.active:
-            with contextlib.suppress(Exception):
-                self.effects.look(func, args, kwargs, returned)
+            self.effects.look(func, args, kwargs, returned)
         return returned
 
 
