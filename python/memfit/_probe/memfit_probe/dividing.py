@@ -109,9 +109,11 @@ class Division:
 
     def ended(self, seen):
         """Start the next batch after an optimizer step, in a script without a loader."""
-        self.effects.stepped()
         if seen:
             self.begin(seen)
+        # Last, so that its dispatch mode is the first to end: one that stays below another changes which
+        # kernels run.
+        self.effects.stepped()
 
     def stop(self):
         """Stop following."""
