@@ -77,13 +77,10 @@ def test_the_error_of_a_process_comes_before_its_launchers(tmp_path):
 
 
 def test_more_time_is_no_advice_where_a_process_had_failed(tmp_path):
-    (tmp_path / "child.py").write_text("import torch\nraise KeyError('image')\n")
-    code = """
-        import subprocess, sys, time
-        subprocess.run([sys.executable, "child.py"])
-        time.sleep(600)
-    """
-    problem = failing(tmp_path, code, "--timeout", "20", "--format", "json").report["problem"]
+    # A shell script goes on after a command that failed.
+    (tmp_path / "first.py").write_text("raise KeyError('image')\n")
+    shell = ("bash", "-c", f"{sys.executable} first.py; sleep 600")
+    problem = failing(tmp_path, "", "--timeout", "20", "--format", "json", command=shell).report["problem"]
     assert "One of its processes had failed" in problem["message"]
     assert "KeyError: 'image'" in problem["message"]
     assert "--timeout" not in problem["hint"]

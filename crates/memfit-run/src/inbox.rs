@@ -183,8 +183,8 @@ impl Inbox {
         self.ranks_by(&|_| false)
     }
 
-    /// The same, where `holds` tells the processes with blocks on a GPU: before any process has trained, these
-    /// are the ranks of a script that starts them itself, and not its own process or its loaders' workers.
+    /// The same, where `holds` tells the processes with blocks on a GPU: before any process has trained, they
+    /// are a script's ranks, and its own process and its loaders' workers are not.
     pub(crate) fn ranks_by(&self, holds: &dyn Fn(u32) -> bool) -> Vec<(u32, &Speaker)> {
         let with = |wanted: &dyn Fn(u32, &Speaker) -> bool| -> Vec<(u32, &Speaker)> {
             self.processes

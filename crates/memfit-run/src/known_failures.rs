@@ -234,8 +234,14 @@ fn package_of(module: &str, python: &str) -> Option<String> {
 }
 
 /// NumPy's messages about names that it no longer has, and the releases that have them.
-const GONE_FROM_NUMPY: &[(&str, &str)] =
-    &[("was removed in the NumPy 2.0 release", "2"), ("was a deprecated alias for the builtin", "1.24")];
+const GONE_FROM_NUMPY: &[(&str, &str)] = &[
+    ("was removed in the NumPy 2.0 release", "2"),
+    ("was a deprecated alias for the builtin", "1.24"),
+    ("module 'numpy' has no attribute 'alltrue'", "2"),
+    ("module 'numpy' has no attribute 'cumproduct'", "2"),
+    ("module 'numpy' has no attribute 'product'", "2"),
+    ("module 'numpy' has no attribute 'sometrue'", "2"),
+];
 
 /// Remedy for a script that was written for an older NumPy.
 pub(crate) fn older_numpy(interpreter: Option<&str>, exception: &Exception) -> Option<String> {

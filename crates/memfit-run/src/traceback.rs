@@ -72,7 +72,7 @@ fn missing_module(exception: &Exception) -> Option<Exception> {
     })
 }
 
-/// The exception with its direct cause, which may be the only reason: a lazy import tells the name that failed.
+/// The exception with its direct cause, which may be the only reason: a lazy import tells the failed name.
 fn with_cause(exception: &Exception) -> Option<Exception> {
     let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
     let (kind, said, _) = raised(first)?;
