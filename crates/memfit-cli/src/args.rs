@@ -175,8 +175,8 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Value assumed for sizes that only a GPU can compute: the `upper` or `lower` bound, a point between them
-    /// such as `0.3`, or `both` bounds in two runs [default: upper].
+    /// Value assumed for sizes that only a GPU can compute: the `upper` or `lower` bound, a point between
+    /// them such as `0.3`, or `both` bounds in two runs [default: upper].
     #[arg(long, value_name = "BOUND")]
     pub(crate) sizes: Option<Sizes>,
 

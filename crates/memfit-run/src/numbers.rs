@@ -25,8 +25,8 @@ pub(crate) enum Numbers {
     /// Runs with other numbers made the same allocations. The run with inverted conditions took as many steps
     /// and needed this many additional bytes.
     NeedsMore(u64),
-    /// A run with other numbers made other allocations; or the run with inverted conditions ran out of memory,
-    /// or needed more memory and ended early, so that the need of the remaining steps is unknown.
+    /// A run with other numbers made other allocations; or the run with inverted conditions ran out of
+    /// memory, or needed more memory and ended early, so that the need of the remaining steps is unknown.
     Decisive,
     /// The second run failed, though the first did not.
     Fatal,

@@ -3,7 +3,8 @@ freed.
 
 The gradients never exist all at once. So they cannot be accumulated, clipped by a global norm, reduced
 between processes, or scaled and checked for overflow. A step that fails in its backward pass has updated
-some of the parameters. Such uses are refused: in advance if they can be detected, else as soon as they happen.
+some of the parameters. Such uses are refused, in advance if they can be detected, or as soon as they
+happen.
 """
 
 from __future__ import annotations

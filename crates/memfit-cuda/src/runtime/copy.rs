@@ -233,7 +233,7 @@ entry_points! { Runtime, Driver;
         targets: In<u64>, sources: In<u64>, sizes: In<u64>, count: u64,
         _attributes: In<u64>, _indices: In<u64>, _attribute_count: u64, last: u64, stream: u64,
     ) {
-        // In CUDA 12, one more parameter precedes the stream: a pointer to the index of the first failed copy.
+        // In CUDA 12, a pointer to the index of the first failed copy precedes the stream.
         let stream = if crate::versions::major() >= 13 { last } else { stream };
         let copy = |moved, index| {
             let each = (targets.get_at(index), sources.get_at(index), sizes.get_at(index));

@@ -195,8 +195,8 @@ fn scan(
     Some(())
 }
 
-/// Assumes running totals of unknown counts, since the last total may be read as a size. Counts are taken as 1.
-/// If they are flags (0 or 1), their total has bounds, and the policy chooses a point between these.
+/// Assumes running totals of unknown counts, since the last total may be read as a size. Counts are taken as
+/// 1. If they are flags (0 or 1), their total has bounds, and the policy chooses a point between these.
 fn assume_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize, memory: &dyn Memory) {
     let Some(policy) = memory.policy().filter(|_| kind.is_integer() && rows * length <= MAX_ELEMENTS) else {
         return;
