@@ -21,7 +21,7 @@ class Step:
     kwargs: dict[str, Any]
     moment: Moment
 
-    def again(self, *before: torch.Tensor) -> torch.Tensor:
+    def repeat(self, *before: torch.Tensor) -> torch.Tensor:
         self.moment.check()
         with self.moment.autocast():
             made: torch.Tensor = self.function(*before, *self.rest, **self.kwargs)
@@ -54,9 +54,9 @@ class Scores:
         first, *others = self.steps
         # Function modes are disabled within, so that nothing is deferred again.
         with torch._C.DisableTorchFunction(), learning():
-            value = first.again()
+            value = first.repeat()
             for step in others:
-                value = step.again(value)
+                value = step.repeat(value)
         return value
 
     def attend(self, value: torch.Tensor) -> torch.Tensor:

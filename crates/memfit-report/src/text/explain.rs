@@ -203,7 +203,7 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
         let _ = writeln!(
             out,
             "     {}",
-            paint(DIM, &format!("and {} more, with `--format json`", fixes.len() - shown))
+            paint(DIM, &format!("and {} more in `--format json`", fixes.len() - shown))
         );
     }
 }
