@@ -7,8 +7,8 @@
 //! ## Why
 //! If the number of batches is not a multiple of the window, the optimizer never steps with the last
 //! gradients. Either they are cleared, which drops those samples from every epoch, or they leak into the
-//! first window of the next epoch. Measured with 6 batches and a window of 4: 1 step instead of 2, and 16 of 48
-//! samples without effect.
+//! first window of the next epoch. Measured with 6 batches and a window of 4: 1 step instead of 2, and 16 of
+//! 48 samples without effect.
 //!
 //! ## Example
 //! ```python
