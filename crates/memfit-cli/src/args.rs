@@ -51,7 +51,7 @@ use crate::printer::Colour;
     arg_required_else_help = true,
     disable_help_subcommand = true,
     args_override_self = true,
-    after_help = "Exit status: 0 on success; 1 if the training does not fit, or a check fails; 2 if there is no answer."
+    after_help = "Exit status: 0 on success; 1 if a training does not fit or a check fails; 2 if there is no answer."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
