@@ -1,20 +1,18 @@
-"""A step under an out-of-memory error at every one of its allocations, and at every one of its operations.
+"""Inject an out-of-memory error at each allocation and at each operation of a step.
 
-    python scripts/train/faults.py    goes on where it stopped, and writes the counts into docs/training.md
-    python scripts/train/faults.py --again    begins anew
-    python scripts/train/faults.py --print    runs what is left, and leaves the page alone
-    python scripts/train/faults.py --so-far   runs nothing, and writes what was found so far
+    python scripts/train/faults.py    continues where it stopped, and writes the counts into docs/training.md
+    python scripts/train/faults.py --again    starts from the beginning
+    python scripts/train/faults.py --print    runs the remaining cases, and does not change the page
+    python scripts/train/faults.py --so-far   runs nothing, and writes the counts found so far
 
-On a virtual card, each device allocation of a step fails in turn. The caching allocator is off, so that each
-tensor is an allocation of the device's. A fault is survived if the step came to its end with all samples of
-its batches in the attempt that counted, with one step of the optimizer's, and with no more memory in use
-afterwards than without the fault.
+On a virtual GPU, each device allocation of a step fails in turn. The caching allocator is off, so that each
+tensor is an allocation of its own. A step survives a fault if its successful attempt had all samples of its
+batches, the optimizer stepped once, and no more memory is in use afterwards than without the fault.
 
-On the CPU, where values are real, each operation of a step fails in turn. A fault is survived if parameters,
-buffers and the optimizer's state are then bit for bit those of a training that began with the same split.
+On the CPU, where values are real, each operation of a step fails in turn. A step survives a fault if
+parameters, buffers and optimizer state are then bit-identical to those of a training with the same split.
 
-Either is done with the first step of a training, in which the optimizer makes its states, and with the
-second.
+Both tests run in the first step of a training, in which the optimizer creates its state, and in the second.
 """
 
 from __future__ import annotations
@@ -128,13 +126,11 @@ class Training:
     broken: bool = False
 
     def window(self) -> list[Any]:
-        """The batches of one optimizer step: their results."""
+        """Run the batches of one optimizer step, and return their results."""
         return [self.step(self.batch) for _ in range(self.length)]
 
     def whole_after(self) -> list[Any]:
-        """The same, where the step may be declared to be as before it: then once more. Empty where it was
-        whole at once.
-        """
+        """Run a window. Return no results if it failed with an error that guarantees unchanged state."""
         import memfit
 
         try:
@@ -142,14 +138,14 @@ class Training:
         except memfit.MemfitError:
             return []
         except Exception:
-            # Whatever else is raised is no end of a step that a fault of memory may have.
+            # After a memory fault, a step may not fail with any other error.
             traceback.print_exc()
             self.broken = True
             return []
 
 
 class Case:
-    """A model, and after how many steps it meets its fault."""
+    """A model, and the number of steps before the fault."""
 
     def __init__(self, build: Callable[[], Any], before: int, device: str) -> None:
         import torch
@@ -206,7 +202,7 @@ def outcome(training: Training, results: list[Any] | None) -> tuple[dict[str, in
 
 
 def on_card() -> Callable[[Case, int], Iterator[dict[str, int]]]:
-    """In the process that has the virtual card: each allocation of a step fails in turn."""
+    """Let each allocation of a step fail in turn, in the process with the virtual GPU."""
     import torch
 
     fail = ctypes.CDLL("libcuda.so.1").memfit_vgpu_fail_allocations
@@ -219,7 +215,7 @@ def on_card() -> Callable[[Case, int], Iterator[dict[str, int]]]:
         return torch.cuda.mem_get_info()[0]
 
     def faults(case: Case, at: int) -> Iterator[dict[str, int]]:
-        # Once without a fault: as much memory has to be free after every other one.
+        # Free memory after a window without a fault, as a reference.
         training: Training | None = case.begin()
         training.window()
         expected = free()
@@ -244,7 +240,7 @@ def on_card() -> Callable[[Case, int], Iterator[dict[str, int]]]:
 
 
 def on_cpu() -> Callable[[Case, int], Iterator[dict[str, int]]]:
-    """Each operation of a step fails in turn, and values are compared."""
+    """Let each operation of a step fail in turn, and compare the resulting values."""
     import torch
 
     sys.path.insert(0, str(ROOT / "tests/python"))

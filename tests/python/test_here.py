@@ -103,7 +103,7 @@ def test_without_a_folder_for_temporary_files_the_remedy_is_named() -> None:
 
 
 def test_without_a_home_everything_but_calibrations_works() -> None:
-    check = doctor(HOME="/proc/nowhere", XDG_CONFIG_HOME="")["own files"]
+    check = doctor(HOME="/proc/nowhere", XDG_CONFIG_HOME="")["calibration folder"]
     assert check["health"] == "absent"
     assert "XDG_CONFIG_HOME" in check["hint"]
 

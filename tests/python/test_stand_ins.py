@@ -245,7 +245,7 @@ def test_the_report_names_each_stand_in(tmp_path: Path) -> None:
     assert answer.said["found"] == 1000
     values = {value["call"]: value["count"] for value in answer.report["fidelity"]["values"]}
     assert values["the size of `nonzero` depends on computed values: upper bound used"] == 1
-    assert values["a condition on computed values, taken as false, or as an `assert` needs it"] == 1
+    assert values["a condition on computed values, taken as false, or as true in an `assert`"] == 1
     outside, peak = answer.report["outside"], answer.report["peak"]
     assert outside["other_processes"] == 700 * MIB
     assert peak["device"] == peak["reserved"] + sum(outside.values())

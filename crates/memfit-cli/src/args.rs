@@ -51,7 +51,7 @@ use crate::printer::Colour;
     arg_required_else_help = true,
     disable_help_subcommand = true,
     args_override_self = true,
-    after_help = "Exit status: 0 on success; 1 if it does not fit, or if a check fails; 2 if there is no answer."
+    after_help = "Exit status: 0 on success; 1 if a training does not fit or a check fails; 2 if there is no answer."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -80,7 +80,7 @@ pub(crate) enum Verb {
     Launch(LaunchArgs),
     /// Compare GPUs for a training script: where it fits, how fast it is there, and what it costs.
     Cards(Box<CardsArgs>),
-    /// Measure techniques that make the model smaller: LoRA, quantization, pruning and others.
+    /// Measure techniques that make a model smaller, such as LoRA, quantization and pruning.
     Shrink(Box<ShrinkArgs>),
     /// Compare the peaks of a project's scripts with committed baselines, or with another commit.
     Ci(Box<CiArgs>),
@@ -101,7 +101,7 @@ pub(crate) enum Verb {
     Convert(ConvertArgs),
     /// Inspect a folder of images: sizes, broken files, loading speed and host memory.
     Data(DataArgs),
-    /// Watch a run in progress: memory of its GPUs and its steps so far.
+    /// Watch runs in progress: GPU memory and completed steps.
     Watch(WatchArgs),
     /// List the known GPUs, or show one.
     Gpus(GpusArgs),
@@ -158,12 +158,12 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "K")]
     pub(crate) steps: Option<u64>,
 
-    /// What to run: only the `steps`, or `full`: also the script's evaluation and a batch of the data set's
-    /// largest items.
-    #[arg(long, value_enum, value_name = "WHAT")]
+    /// What to run: `steps` (the optimizer steps) or `full` (also the script's evaluation and a batch of the
+    /// data set's largest items) [default: steps].
+    #[arg(long, value_enum, value_name = "WHAT", hide_possible_values = true)]
     pub(crate) cover: Option<Cover>,
 
-    /// Run one process as this rank of `--world-size` ranks [default: 0]; the others do not run.
+    /// Run one process as this rank of `--world-size` ranks; the other ranks do not run [default: 0].
     #[arg(long, value_name = "R", requires = "world_size")]
     pub(crate) rank: Option<u32>,
 
@@ -175,8 +175,8 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Sizes that depend on computed values: `upper` or `lower` bound, a position between them such as `0.3`,
-    /// or `both` bounds in two runs [default: upper].
+    /// Value assumed for sizes that only a GPU can compute: the `upper` or `lower` bound, a point between
+    /// them such as `0.3`, or `both` bounds in two runs [default: upper].
     #[arg(long, value_name = "BOUND")]
     pub(crate) sizes: Option<Sizes>,
 
@@ -185,13 +185,14 @@ pub(crate) struct RunArgs {
     pub(crate) other_processes: Option<Bytes>,
 
     /// When GPU work completes: `estimate` (after its estimated time), `instant` (at once) or `never` (only
-    /// when the script waits for it). The latter two bound the peaks.
-    #[arg(long, value_enum, value_name = "HOW")]
+    /// when the script waits for it). The latter two bound the peaks [default: estimate].
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub(crate) clock: Option<Clock>,
 
     /// How the script's CPU time advances the virtual GPU's clock: `modelled` (by a fixed time per call, the
-    /// same on every machine) or `measured` (also by the CPU time measured here).
-    #[arg(long, value_enum, value_name = "HOW")]
+    /// same on every machine) or `measured` (also by the CPU time between calls, as measured here) [default:
+    /// modelled].
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub(crate) host_time: Option<HostClock>,
 
     /// Apply a plan to the unmodified script.
@@ -210,7 +211,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_prove: bool,
 
-    /// Keep the run's own files, and print their folder.
+    /// Keep the run's temporary folder, and print its path.
     #[arg(long)]
     pub(crate) keep: bool,
 

@@ -29,7 +29,7 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
     /// On terminals, unless `NO_COLOR` or `CLICOLOR=0` is set; anywhere if `FORCE_COLOR` or `CLICOLOR_FORCE`
-    /// is.
+    /// is set.
     #[default]
     Auto,
     /// Always.

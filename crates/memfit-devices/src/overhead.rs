@@ -83,6 +83,11 @@ impl Overhead {
         !(from..=to).contains(&self.asked_for)
     }
 
+    /// Compares the figures and their sources, without the requested CUDA version.
+    pub fn has_figures_of(&self, other: &Self) -> bool {
+        *self == Self { asked_for: self.asked_for, ..other.clone() }
+    }
+
     /// Context and libraries: the total of a process on one GPU.
     pub fn total(&self) -> Interval {
         self.context + self.libraries

@@ -75,7 +75,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     } else if room >= wanted && unused > 0 {
         fact(
             format!(
-                "{} were reserved but unallocated, and {} were free on the GPU: together more than the {} requested, but in pieces that were too small",
+                "{} were reserved but unallocated, and {} were free on the GPU: together more than the {} requested, but not in one piece",
                 size(unused),
                 size(free.unwrap_or(0)),
                 size(wanted)
@@ -136,7 +136,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     if !text.kind.is_certain(&text.message) {
         explanation.unknown.push("a library reported it, and may have failed for another reason".to_owned());
     }
-    explanation.unknown.push("a message does not say which tensors held the memory, or if it grew: `memfit run -o run.memfit -- python train.py` records that without a GPU; on one, `torch.cuda.memory._record_memory_history()` at the start and `_dump_snapshot(\"snapshot.pickle\")` where the error is caught do. `memfit explain` reads either".to_owned());
+    explanation.unknown.push("an error message does not say which tensors held the memory, or whether memory grew. For that, `memfit explain` needs a recording: `memfit run -o run.memfit -- python train.py` makes one without a GPU; on a GPU, call `torch.cuda.memory._record_memory_history()` at the start and `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` where the error is caught".to_owned());
     explanation
 }
 

@@ -41,7 +41,7 @@ pub enum LaunchError {
         value: u32,
     },
     /// The number of ranks does not match the machines.
-    #[error("the plan has {world} ranks, and {nodes} machines of {count} GPUs have {}", nodes * count)]
+    #[error("the plan has {world} ranks, but {nodes} × {count} GPUs make {}", nodes * count)]
     OtherWorld {
         /// Ranks.
         world: u64,
@@ -60,7 +60,7 @@ impl LaunchError {
                 "give the script's own command: `memfit launch PLAN -- python train.py`"
             }
             Self::NotApplicable { .. } => {
-                "`memfit plan --gpu NAME:N -o PLAN` plans with the degrees that memfit applies"
+                "`memfit plan --gpu NAME:N -o PLAN` makes a plan that memfit can apply"
             }
             Self::OtherWorld { .. } => {
                 "correct `count` and `nodes` under [made_for], or make a new plan with `memfit plan`"
@@ -163,7 +163,7 @@ impl Launch {
 }
 
 /// The option with which each process sees its own GPU as `cuda:0`, so that `model.to("cuda")` works
-/// unchanged. It exists since PyTorch 2.10; with earlier releases the script has to use the GPU of
+/// unchanged. PyTorch has it since 2.10; with earlier releases the script has to use the GPU of
 /// `LOCAL_RANK`, as the step's error says.
 fn sees_own_gpu(torch: Option<&str>) -> &'static [&'static str] {
     match torch.and_then(release) {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_torchrun_is_given_no_option_that_it_lacks() {
+    fn older_torchrun_gets_no_virtual_local_rank() {
         for (torch, given) in
             [("2.9.1+cu128", false), ("2.10.0", true), ("2.15.0+cu132", true), ("custom", true)]
         {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_launched_is_refused() {
+    fn plans_that_cannot_be_launched_are_refused() {
         let error = |plan: &Plan, command: &str| line(plan, Launcher::Torchrun, command).unwrap_err();
         let eight = plan(8, 8, None);
         assert_eq!(error(&eight, ""), LaunchError::NoCommand);

@@ -2,7 +2,7 @@
 //!
 //! The library is loaded on demand; if it is missing, there is no GPU. memfit itself works without it.
 
-#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
+#![allow(unsafe_code, reason = "NVML is loaded at run time and called through function pointers")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_visible_card_is_meant() {
+    fn visible_devices_select_the_first_card() {
         for (visible, wanted) in [
             (None, FirstVisible::Number(0)),
             (Some(""), FirstVisible::Number(0)),

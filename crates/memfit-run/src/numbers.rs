@@ -1,4 +1,4 @@
-//! Effect of values that were assumed: further runs read others.
+//! Effect of assumed values, measured by further runs with other values.
 
 use memfit_channel::OtherValues;
 use memfit_report::remarks::Stake;
@@ -19,13 +19,14 @@ pub(crate) enum Numbers {
     /// There were no such numbers, or no second run.
     #[default]
     Untried,
-    /// Runs with other numbers allocated the same, and the run with other conditions needed no more.
+    /// Runs with other numbers made the same allocations, and the run with inverted conditions needed no more
+    /// memory.
     Harmless,
-    /// Runs with other numbers allocated the same. The one with other conditions did as many steps and needed
-    /// so many bytes more.
+    /// Runs with other numbers made the same allocations. The run with inverted conditions took as many steps
+    /// and needed this many additional bytes.
     NeedsMore(u64),
-    /// A run with other numbers allocated differently, or the one with other conditions needed more and ended
-    /// early, so that its need has no bound.
+    /// A run with other numbers made other allocations; or the run with inverted conditions ran out of
+    /// memory, or needed more memory and ended early, so that the need of the remaining steps is unknown.
     Decisive,
     /// The second run failed, though the first did not.
     Fatal,
@@ -34,9 +35,8 @@ pub(crate) enum Numbers {
 }
 
 impl Numbers {
-    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with
-    /// other values. Numbers and conditions differ in runs of their own: a comparison with another number
-    /// that is also inverted might be what it was.
+    /// Determines the effect of assumed numbers and conditions on the run with these facts. Numbers and
+    /// conditions are changed in separate runs: in one run, the two changes of a comparison might cancel.
     pub(crate) fn test(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
@@ -71,7 +71,7 @@ impl Numbers {
         Ok(found)
     }
 
-    /// Determines the effect of conditions, by a run in which they have the other truth value.
+    /// Determines the effect of conditions, by a run in which they are inverted.
     fn test_conditions(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
@@ -85,21 +85,21 @@ impl Numbers {
         Ok(Self::compare_conditions(&run(OtherValues::default())?, &flipped))
     }
 
-    /// Bytes that the run with other conditions needed more.
-    pub(crate) const fn more(self) -> u64 {
+    /// Additional bytes that the run with inverted conditions needed.
+    pub(crate) const fn additional_bytes(self) -> u64 {
         match self {
             Self::NeedsMore(bytes) => bytes,
             _ => 0,
         }
     }
 
-    /// Compares a run with one in which conditions had the other truth value. Such a run may end early or do
-    /// less; what matters is whether it needs more memory.
+    /// Compares a run with one in which conditions were inverted. Such a run may end early or do less; only
+    /// additional memory matters.
     fn compare_conditions(assumed: &Facts, flipped: &Facts) -> Self {
         if assumed.was_stopped() || flipped.was_stopped() {
             return Self::Unfinished;
         }
-        // After an error that the script caught, its need is not known either.
+        // Even if the script caught the error, the memory that it needed is not known.
         let ran_out = flipped.oom.is_some() && assumed.oom.is_none();
         let ranks = || {
             flipped.ranks.iter().zip(&assumed.ranks).map(|(flipped, assumed)| (flipped.peak, assumed.peak))

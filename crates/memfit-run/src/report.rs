@@ -19,7 +19,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let (verdict, problem) = verdict::judge_run(request, facts, outcome.lower.as_ref(), outcome.numbers);
     let fullest = facts.fullest();
     let mut peak = facts.peak();
-    peak.device_upper += outcome.numbers.more();
+    peak.device_upper += outcome.numbers.additional_bytes();
     let outside = fullest.map(|rank| outside::at_peak(facts, rank.outside, &rank.peak)).unwrap_or_default();
     RunReport {
         schema: schema::RUN.to_owned(),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_go_there_and_back() {
+    fn positions_round_trip() {
         let text = "a\n𝄞é x\r\n";
         let lines = Lines::new(text);
         for offset in [0, 1, 2, 6, 8, 9, 10] {

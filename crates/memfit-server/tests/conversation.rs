@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::{Value, json};
 
-use support::{Editor, converse, converse_with};
+use support::{Editor, run_session, run_session_with};
 
 const URI: &str = "file:///project/train.py";
 const TEXT: &str = "import torch\n\nwith torch.no_grad:  # 𝄞\n    pass\n";
@@ -18,7 +18,7 @@ fn open(editor: &Editor, text: &str) -> Value {
 
 #[test]
 fn findings_come_with_fixes_and_pages() {
-    converse(|editor| {
+    run_session(|editor| {
         let published = open(editor, TEXT);
         let found = &published["diagnostics"][0];
         assert_eq!((&found["code"], &found["severity"]), (&json!("no-grad-not-called"), &json!(1)));
@@ -63,7 +63,7 @@ fn findings_come_with_fixes_and_pages() {
 
 #[test]
 fn a_change_is_looked_at_and_a_closed_document_is_forgotten() {
-    converse(|editor| {
+    run_session(|editor| {
         open(editor, TEXT);
         let changed = json!({"textDocument": {"uri": URI, "version": 2}, "contentChanges": [{"text": "import torch\n"}]});
         editor.notify("textDocument/didChange", changed);
@@ -80,7 +80,7 @@ fn a_change_is_looked_at_and_a_closed_document_is_forgotten() {
 
 #[test]
 fn an_editor_may_ask_for_what_is_found() {
-    converse_with(json!({"capabilities": {"textDocument": {"diagnostic": {}}}}), |editor| {
+    run_session_with(json!({"capabilities": {"textDocument": {"diagnostic": {}}}}), |editor| {
         let document = json!({"uri": URI, "languageId": "python", "version": 1, "text": TEXT});
         editor.notify("textDocument/didOpen", json!({"textDocument": document}));
         let asked = json!({"textDocument": {"uri": URI}});
@@ -97,7 +97,7 @@ fn an_editor_may_ask_for_what_is_found() {
 
 #[test]
 fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
-    converse(|editor| {
+    run_session(|editor| {
         open(editor, TEXT);
         let set = |editor: &Editor, memfit: Value| {
             editor.notify("workspace/didChangeConfiguration", json!({"settings": {"memfit": memfit}}));
@@ -124,7 +124,7 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
 #[test]
 fn what_stands_behind_other_scripts_is_found_there() {
     let text = "import torch\nname = \"𝄞é\"; weights = torch.nn.DataParallel(\"𝄞\")  # 𝄞\n";
-    converse(|editor| {
+    run_session(|editor| {
         let published = open(editor, text);
         let range = &published["diagnostics"][0]["range"];
         assert_eq!((&range["start"]["line"], &range["end"]["line"]), (&json!(1), &json!(1)));
@@ -141,7 +141,7 @@ fn what_stands_behind_other_scripts_is_found_there() {
 
 #[test]
 fn nonsense_is_answered_and_survived() {
-    converse(|editor| {
+    run_session(|editor| {
         editor.notify("textDocument/didOpen", json!({"textDocument": 3}));
         editor.notify("textDocument/didChange", Value::Null);
         let answer = editor.ask("textDocument/unheardOf", json!({}));
@@ -154,7 +154,7 @@ fn nonsense_is_answered_and_survived() {
 /// Each file is checked under its own project's settings; an error in settings is reported once.
 #[test]
 fn settings_are_those_of_the_file() {
-    converse(|editor| {
+    run_session(|editor| {
         let text = "import torch\nx = torch.nn.DataParallel(\"y\")\n";
         let open = |uri: &str| {
             let document = json!({"uri": uri, "languageId": "python", "version": 1, "text": text});
@@ -189,7 +189,7 @@ fn listed(name: &str) -> Value {
 /// cells.
 #[test]
 fn a_notebook_is_checked_as_one_program() {
-    converse(|editor| {
+    run_session(|editor| {
         let texts = [cell("a", "import torch as t\n"), cell("b", "# 𝄞 \"x\"\nwith t.no_grad:\n    pass\n")];
         let notebook = json!({"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": [listed("a"), listed("b")]});
         editor.notify(
@@ -229,7 +229,7 @@ fn a_notebook_is_checked_as_one_program() {
 
 #[test]
 fn cells_change_and_go() {
-    converse(|editor| {
+    run_session(|editor| {
         let texts = [cell("a", "import torch\n"), cell("b", "with torch.no_grad():\n    pass\n")];
         let notebook = json!({"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": [listed("a"), listed("b")]});
         editor.notify(

@@ -10,7 +10,7 @@ use memfit_recording::{Block, Frame, Origin, Recording, SourceFile, Totals, Trac
 use memfit_vocabulary::Category;
 use serde_json::{Value, json};
 
-use support::{Editor, converse_with};
+use support::{Editor, run_session_with};
 
 const TEXT: &str =
     "import torch\n\nmodel = make()\nfor batch in loader:\n    loss = model(batch)\n    loss.backward()\n";
@@ -95,7 +95,7 @@ fn lines_have_the_bytes_of_the_run_until_they_change() {
     let folder = folder("lines");
     record(&folder, ran(&folder));
     let uri = uri(&folder);
-    converse_with(settings(&folder), |editor| {
+    run_session_with(settings(&folder), |editor| {
         open(editor, &uri, TEXT);
         let shown = hints(editor, &uri);
         let expected = [(2, 14, "3.0 MiB parameters"), (4, 23, "12.0 MiB activations, temporary")];
@@ -140,7 +140,7 @@ fn a_recording_without_hashes_of_the_source_shows_nothing_and_a_new_one_is_read(
     ran(&folder);
     record(&folder, Vec::new());
     let uri = uri(&folder);
-    converse_with(settings(&folder), |editor| {
+    run_session_with(settings(&folder), |editor| {
         open(editor, &uri, TEXT);
         assert_eq!(hints(editor, &uri), [] as [Value; 0]);
         record(&folder, ran(&folder));
@@ -172,7 +172,7 @@ fn a_script_has_a_lens_where_it_trains() {
     ];
     let uri = uri(&folder);
     let asked = json!({"textDocument": {"uri": uri}});
-    converse_with(settings(&folder), |editor| {
+    run_session_with(settings(&folder), |editor| {
         for (text, line) in table {
             open(editor, &uri, text);
             let lenses = editor.ask("textDocument/codeLens", asked.clone());
@@ -192,7 +192,7 @@ fn a_script_has_a_lens_where_it_trains() {
         assert_eq!(lenses[0]["command"]["arguments"][1], "h100-sxm:2");
     });
     // An editor that would not know the command gets none.
-    converse_with(json!({"capabilities": {}}), |editor| {
+    run_session_with(json!({"capabilities": {}}), |editor| {
         open(editor, &uri, TEXT);
         assert_eq!(editor.ask("textDocument/codeLens", asked.clone()), json!([]));
     });
@@ -203,7 +203,7 @@ fn a_finding_links_to_the_page_of_its_rule_if_the_editor_opens_it() {
     let text = "import torch\nx = torch.nn.DataParallel(\"y\")\n";
     let href = |options: Value| {
         let mut found = Value::Null;
-        converse_with(json!({"capabilities": {}, "initializationOptions": options}), |editor| {
+        run_session_with(json!({"capabilities": {}, "initializationOptions": options}), |editor| {
             let document =
                 json!({"uri": "file:///a/b.py", "languageId": "python", "version": 1, "text": text});
             editor.notify("textDocument/didOpen", json!({"textDocument": document}));
@@ -229,7 +229,7 @@ fn an_editor_is_asked_to_refresh() {
     let watch = json!({"dynamicRegistration": true});
     let workspace = json!({"inlayHint": refresh, "codeLens": refresh, "didChangeWatchedFiles": watch});
     let params = json!({"capabilities": {"workspace": workspace}, "rootUri": uri(&folder)});
-    converse_with(params, |editor| {
+    run_session_with(params, |editor| {
         let (method, asked) = editor.request();
         assert_eq!(method, "client/registerCapability");
         assert_eq!(asked["registrations"][0]["registerOptions"]["watchers"][1]["globPattern"], "**/*.memfit");

@@ -1,9 +1,10 @@
-"""`optimizer-in-backward`: each parameter is updated as soon as its gradient is computed, which is then
+"""`optimizer-in-backward`: as soon as a gradient is computed, its parameter is updated and the gradient is
 freed.
 
-The gradients never exist all at once. They can therefore not be accumulated, clipped by a global norm,
-exchanged, or scaled and checked for overflow, and a step that fails in its backward pass is half done. Such
-uses are refused, in advance if they can be detected, or as soon as they happen.
+The gradients never exist all at once. So they cannot be accumulated, clipped by a global norm, reduced
+between processes, or scaled and checked for overflow. A step that fails in its backward pass has updated
+some of the parameters. Such uses are refused, in advance if they can be detected, or as soon as they
+happen.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
     if why:
         raise CannotApply(name, why)
     before = target.updates_in_backward
-    undone = all_or_none(each for optimizer in target.optimizers for each in _one(optimizer, name))
+    undo = all_or_none(each for optimizer in target.optimizers for each in _install(optimizer, name))
     target.updates_in_backward = True
 
-    def back() -> None:
+    def restore() -> None:
         target.updates_in_backward = before
 
-    return together([undone, back])
+    return together([undo, restore])
 
 
 def _why_not(target: Target) -> str:
-    """Return the reason why this training needs gradients after the backward pass, or all of them together;
-    else "".
+    """Return why this training needs gradients after the backward pass, or all of them together; "" if it
+    does not.
     """
     distributed = torch.distributed
     several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
@@ -61,21 +62,21 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
 
 
-def _one(optimizer: torch.optim.Optimizer, name: str) -> Iterator[Undo]:
+def _install(optimizer: torch.optim.Optimizer, name: str) -> Iterator[Undo]:
     pieces, undo = take_over(optimizer, name)
     yield undo
     updates = pieces.between_steps = _Updates(pieces)
 
-    def back() -> None:
+    def restore() -> None:
         pieces.between_steps = None
 
-    yield back
+    yield restore
     for parameter in _parameters(optimizer):
         yield parameter.register_post_accumulate_grad_hook(updates).remove
 
 
 def begin(optimizer: torch.optim.Optimizer) -> None:
-    """Begin a step where the last one ended, after the updates of a failed backward pass were undone."""
+    """Forget which parameters were updated, after the updates of a failed backward pass were undone."""
     pieces = taken_over(optimizer)
     if pieces is not None and pieces.between_steps is not None:
         pieces.between_steps.begin()
@@ -99,7 +100,7 @@ class _Updates:
                 "intended"
             )
         if not self._updated:
-            self._settings = self._now()
+            self._settings = self._current_settings()
         self._updated.add(parameter)
         self._pieces.run([parameter])  # type: ignore[list-item]
         parameter.grad = None
@@ -108,7 +109,7 @@ class _Updates:
         self._updated.clear()
 
     def end(self) -> None:
-        changed = bool(self._updated) and self._settings != self._now()
+        changed = bool(self._updated) and self._settings != self._current_settings()
         self._updated.clear()
         if changed:
             raise RuntimeError(
@@ -117,7 +118,7 @@ class _Updates:
                 "hint: set the learning rate before the backward pass, or leave this lever out"
             )
 
-    def _now(self) -> list[Any]:
+    def _current_settings(self) -> list[Any]:
         """Return the optimizer's settings; for tensors, their identity and version."""
         values = [group.get(name) for group in self._pieces.optimizer.param_groups for name in _SETTINGS]
         return [(id(value), value._version) if isinstance(value, torch.Tensor) else value for value in values]

@@ -1,7 +1,7 @@
 """`qat`: quantization-aware training of linear layers with the library torchao.
 
 The weights stay in full precision. Each forward pass rounds them to 4 bits and the activations to 8 bits, as
-the quantized model would, and keeps what the rounding needs for the backward pass: this takes memory.
+the quantized model would, and saves additional tensors for the backward pass, so training needs more memory.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from .target import CannotApply, Target, Undo, needs
 from .transposed import as_linear
 from .wrapping import together
 
-# Weights of a row that share a scale, as in torchao's examples.
-GROUP = 32
+# Number of weights in a row that share a scale, as in torchao's examples.
+GROUP_SIZE = 32
 
 
 @lever("qat", Stage.MODEL, 53)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Round in the forward pass; `value` is "int4". The undo leaves the trained weights in full precision."""
+    """Round in the forward pass; `value` is "int4". The undo keeps the trained weights in full precision."""
     if value not in ("int4", True):
         raise CannotApply(name, f'the value is "int4", got {value!r}')
     with needs(name, "torchao"):
         from torchao.quantization.qat import IntxFakeQuantizeConfig
         from torchao.quantization.qat.linear import FakeQuantizedLinear
     turned = as_linear(target)
-    layers = [layer for layer in layers_of(target.model, nn.Linear) if layer.in_features % GROUP == 0]
+    layers = [layer for layer in layers_of(target.model, nn.Linear) if layer.in_features % GROUP_SIZE == 0]
     if not layers:
         turned()
-        raise CannotApply(name, f"the model has no linear layers whose inputs are a multiple of {GROUP}")
+        raise CannotApply(name, f"the model has no linear layers whose inputs are a multiple of {GROUP_SIZE}")
     activations = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
-    weights = IntxFakeQuantizeConfig(torch.int4, group_size=GROUP, is_symmetric=True)
+    weights = IntxFakeQuantizeConfig(torch.int4, group_size=GROUP_SIZE, is_symmetric=True)
     # The layer's parameters are shared, so optimizers need no change.
     replaced = replace(
         target.model,

@@ -18,15 +18,15 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if not pair and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise CannotApply(name, f"the value is a length, or a height and a width, got {value!r}")
 
-    def arrive(batch: Any) -> Any:
-        sides = {tuple(each.shape[-2:]) for each in _pictures(batch)}
-        return _walk(batch, {before: _after(before, value) for before in sides})
+    def resize(batch: Any) -> Any:
+        sides = {tuple(each.shape[-2:]) for each in _images(batch)}
+        return _resize_entries(batch, {before: _resized(before, value) for before in sides})
 
-    target.arrivals.append(arrive)
-    return lambda: take_out(target.arrivals, arrive)
+    target.arrivals.append(resize)
+    return lambda: take_out(target.arrivals, resize)
 
 
-def _after(sides: tuple[int, int], value: Any) -> tuple[int, int]:
+def _resized(sides: tuple[int, int], value: Any) -> tuple[int, int]:
     if not isinstance(value, int):
         return int(value[0]), int(value[1])
     shorter = min(sides)
@@ -36,15 +36,15 @@ def _after(sides: tuple[int, int], value: Any) -> tuple[int, int]:
     )
 
 
-def _pictures(value: Any) -> list[torch.Tensor]:
+def _images(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        picture = value.dim() == 4 and (value.is_floating_point() or value.dtype == torch.uint8)
-        return [value] if picture else []
+        image = value.dim() == 4 and (value.is_floating_point() or value.dtype == torch.uint8)
+        return [value] if image else []
     entries = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return [picture for entry in entries for picture in _pictures(entry)]
+    return [image for entry in entries for image in _images(entry)]
 
 
-def _walk(value: Any, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
+def _resize_entries(value: Any, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
     if isinstance(value, torch.Tensor):
         wanted = sizes.get(tuple(value.shape[-2:])) if value.dim() in (3, 4) else None
         if wanted is None or wanted == tuple(value.shape[-2:]):
@@ -56,7 +56,7 @@ def _walk(value: Any, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
         small = functional.interpolate(planes.double(), wanted, mode="nearest-exact").to(value.dtype)
         return small if value.dim() == 4 else small.squeeze(1)
     if type(value) is dict:
-        return {key: _walk(entry, sizes) for key, entry in value.items()}
+        return {key: _resize_entries(entry, sizes) for key, entry in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_walk(entry, sizes) for entry in value)
+        return type(value)(_resize_entries(entry, sizes) for entry in value)
     return value

@@ -21,7 +21,7 @@ class Step:
     kwargs: dict[str, Any]
     moment: Moment
 
-    def again(self, *before: torch.Tensor) -> torch.Tensor:
+    def repeat(self, *before: torch.Tensor) -> torch.Tensor:
         self.moment.check()
         with self.moment.autocast():
             made: torch.Tensor = self.function(*before, *self.rest, **self.kwargs)
@@ -30,11 +30,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Scores:
-    """The properties of deferred scores."""
+    """Attention scores that were deferred: their operands, and the operations that compute them."""
 
     query: torch.Tensor
     key: torch.Tensor
-    # All operations so far, to compute the real scores.
+    # All operations so far, in case the scores have to be computed.
     steps: tuple[Step, ...]
     scale: float = 1.0
     # Mask of the pairs that count, and the score of all others.
@@ -50,13 +50,13 @@ class Scores:
         return replace(self, steps=(*self.steps, step), **known)
 
     def real(self) -> torch.Tensor:
-        """Compute the real scores, or what later operations made of them."""
+        """Compute the scores, with all operations so far."""
         first, *others = self.steps
         # Function modes are disabled within, so that nothing is deferred again.
         with torch._C.DisableTorchFunction(), learning():
-            value = first.again()
+            value = first.repeat()
             for step in others:
-                value = step.again(value)
+                value = step.repeat(value)
         return value
 
     def attend(self, value: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ class Scores:
 
     def _kind(self) -> torch.dtype:
         """Return the data type in which attention is computed."""
-        place, kind = self.query.device.type, self.query.dtype
-        if torch.is_autocast_enabled(place) and kind != torch.float64:
-            kind = torch.get_autocast_dtype(place)
+        device, kind = self.query.device.type, self.query.dtype
+        if torch.is_autocast_enabled(device) and kind != torch.float64:
+            kind = torch.get_autocast_dtype(device)
         return kind

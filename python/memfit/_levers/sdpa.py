@@ -29,7 +29,7 @@ from .wrapping import all_or_none, wrap
 
 @lever("sdpa", Stage.MODEL, 80)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Use it in the model's forward pass; the value is true."""
+    """Replace attention in the models' forward passes; the value is true."""
     return all_or_none(_one(model, name) for model in target.models())
 
 
@@ -95,10 +95,12 @@ class Attention(TorchFunctionMode):
         elif name in PRODUCTS and len(args) == 2 and not kwargs:
             key = args[1]
             # Transposed keys: rows are not contiguous in memory.
-            turned = type(key) is torch.Tensor and key.dim() > 1 and key.stride(-2) == 1 != key.stride(-1)
+            is_transposed = (
+                type(key) is torch.Tensor and key.dim() > 1 and key.stride(-2) == 1 != key.stride(-1)
+            )
             begun = (
                 _begin(args[0], key.transpose(-2, -1), Operation(func, name, args, kwargs))
-                if turned
+                if is_transposed
                 else None
             )
         return begun if begun is not None else answer(func, args, kwargs)
@@ -122,7 +124,7 @@ def _begin(query: Any, key: Any, operation: Operation) -> Any:
         return None
     if query.shape[:-2] != key.shape[:-2] or query.shape[-1] != key.shape[-1]:
         return None
-    # One query only is not worth it.
+    # With a single query, the attention matrix is too small to matter.
     if query.shape[-2] < 2 or not (query.requires_grad or key.requires_grad) or not may_wait():
         return None
     shape = (*query.shape[:-1], key.shape[-2])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .qat import GROUP
+from .qat import GROUP_SIZE
 from .registry import Stage, lever
 from .replacing import unshared
 from .target import CannotApply, Target, Undo, needs
@@ -34,7 +34,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     # A weight that the embeddings share would be there twice, once quantized.
     layers = list(unshared(target.model, nn.Linear).values())
     if value in ("int4", "int8-int4"):
-        layers = [layer for layer in layers if layer.in_features % GROUP == 0]
+        layers = [layer for layer in layers if layer.in_features % GROUP_SIZE == 0]
     try:
         if not layers:
             raise CannotApply(name, "the model has no linear layers that torchao could quantize")
@@ -77,10 +77,10 @@ def _config(quantization: Any, value: str) -> Any:
     if value == "int4":
         # The only format whose kernels are PyTorch's own.
         return quantization.Int4WeightOnlyConfig(
-            group_size=GROUP, int4_packing_format="tile_packed_to_4d", version=2
+            group_size=GROUP_SIZE, int4_packing_format="tile_packed_to_4d", version=2
         )
     return quantization.Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4, weight_granularity=quantization.PerGroup(GROUP)
+        weight_dtype=torch.int4, weight_granularity=quantization.PerGroup(GROUP_SIZE)
     )
 
 

@@ -16,7 +16,7 @@ from .device import Meter, local
 from .growing import Growing
 from .precision import Precision
 
-# Maximum number of modules that are named.
+# Maximum number of modules that a warning names.
 _MAX_MODULES = 3
 
 
@@ -37,7 +37,7 @@ class Watch:
     def stepped(self, skipped: bool) -> None:
         """Check after an optimizer step, or one that the scaler skipped."""
         if self._precision.scaler is not None:
-            self._look_at_scale(self._precision.scale, skipped)
+            self._check_scale(self._precision.scale, skipped)
         if not self._meter.cuda:
             self._controller.stepped(False)
             return
@@ -60,19 +60,19 @@ class Watch:
             )
 
     def overflowed(self, parameters: Iterable[tuple[str, torch.Tensor]], model: str) -> None:
-        """After a skipped step, record the modules whose gradients overflowed, before the gradients are
-        cleared.
+        """Record the modules whose gradients overflowed. Call it after a skipped step, before the gradients
+        are cleared.
         """
         named = [
             (name.rpartition(".")[0] or model, local(parameter.grad))
             for name, parameter in parameters
             if parameter.grad is not None
         ]
-        # One number per module, and a single synchronisation for all.
+        # One truth value per parameter, copied to the host in a single synchronisation.
         finite = torch.stack([gradient.isfinite().all() for _, gradient in named]).tolist() if named else []
         self._overflows.update({name for (name, _), fine in zip(named, finite, strict=True) if not fine})
 
-    def _look_at_scale(self, scale: float, skipped: bool) -> None:
+    def _check_scale(self, scale: float, skipped: bool) -> None:
         trouble = self._controller.scaled(scale, skipped)
         if trouble is None or self._trouble_warned:
             return

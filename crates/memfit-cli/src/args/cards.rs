@@ -61,12 +61,12 @@ pub(crate) struct CardsArgs {
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) sort: Option<Sort>,
 
-    /// Also search for a plan for at most N rows: first those that do not fit (cheapest first if the table is
-    /// sorted by price), then those with assumed replicas.
+    /// Also search for a plan for at most N rows: first rows that do not fit (cheapest first if the table is
+    /// sorted by price), then rows of several GPUs that assume a replica of one process on each.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) plan: usize,
 
-    /// The largest change to the training that such a plan may make.
+    /// How far the plans of `--plan` may change the training.
     #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
     pub(crate) allow: Allow,
 
@@ -82,7 +82,7 @@ pub(crate) struct CardsArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Write a page with price against time as a plot to this file.
+    /// Write an HTML page to this file, with a plot of price against time.
     #[arg(long, short, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 

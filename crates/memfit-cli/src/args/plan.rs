@@ -28,7 +28,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "NAME[:N]")]
     pub(crate) gpu: Option<GpuChoice>,
 
-    /// Machines, each with the GPUs of `--gpu`.
+    /// Number of machines; each has the GPUs of `--gpu`.
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) nodes: u32,
 
@@ -46,7 +46,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SAMPLES")]
     pub(crate) global_batch: Option<u64>,
 
-    /// The largest allowed change to the training.
+    /// How far the plan may change the training.
     #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
     pub(crate) allow: Allow,
 
@@ -54,7 +54,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "LEVER", value_parser = lever)]
     pub(crate) without: Vec<Lever>,
 
-    /// Also try `torch.compile`; each such run takes as long as compiling does.
+    /// Also try `torch.compile`; each such run takes as long as compilation.
     #[arg(long)]
     pub(crate) compile: bool,
 
@@ -70,12 +70,12 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Write an HTML page with a plot of memory against time to this file.
+    /// Write an HTML page to this file, with a plot of the peak against the step time of each plan.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
 
-    /// Show the plan as a patch for `git apply`, and run the patched script; write the patch to this file, if
-    /// one is named.
+    /// Make the plan a patch for `git apply`, and run the patched script to check it. Print the patch, or
+    /// write it to this file.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = SHOWN, value_hint = ValueHint::FilePath)]
     pub(crate) diff: Option<PathBuf>,
 
@@ -89,7 +89,7 @@ pub(crate) struct PlanArgs {
     pub(crate) command: CommandArgs,
 }
 
-/// The largest allowed change to the training.
+/// The furthest label that a plan may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Allow {
     /// The same mathematics.

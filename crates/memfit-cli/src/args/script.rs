@@ -34,10 +34,10 @@ pub(crate) struct ScriptArgs {
     pub(crate) confidential: bool,
 }
 
-/// The command that trains, after `--`.
+/// The training command, after `--`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CommandArgs {
-    /// The command that trains.
+    /// The training command.
     #[arg(
         id = "command",
         required = true,

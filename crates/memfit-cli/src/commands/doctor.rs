@@ -123,14 +123,14 @@ fn real_gpu() -> Check {
     let name = "real GPU".to_owned();
     if let Some(reading) = LocalGpu::find().and_then(|gpu| gpu.read()) {
         let found = format!(
-            "{}, {} of {} in use; `--gpu local` means it",
+            "{}, {} of {} in use; `--gpu local` uses it",
             reading.name,
             text::size(reading.used),
             text::size(reading.total)
         );
         Check { name, health: Health::Good, found, hint: None }
     } else {
-        let found = "none, and none is needed; `--gpu local` does not work".to_owned();
+        let found = "none; only `--gpu local` and `memfit calibrate` need one".to_owned();
         Check { name, health: Health::Absent, found, hint: None }
     }
 }
@@ -140,7 +140,7 @@ fn calibrations() -> Vec<Check> {
     let name = "calibration";
     let kept = store::stored();
     if kept.is_empty() {
-        let found = "none: `memfit run` takes the catalogue's figures".to_owned();
+        let found = "none: `memfit run` uses the catalogue's figures".to_owned();
         return vec![Check { name: name.to_owned(), health: Health::Absent, found, hint: None }];
     }
     let tell = |(_, calibration): store::Kept| match calibration {
@@ -193,11 +193,14 @@ fn own_folder() -> Check {
         }
     });
     match folder {
-        Ok(folder) => good("own files", folder.display().to_string()),
+        Ok(folder) => good("calibration folder", folder.display().to_string()),
         Err(error) => {
-            let hint =
-                "only `memfit calibrate` keeps anything: `XDG_CONFIG_HOME=FOLDER` names another folder";
-            Check { health: Health::Absent, hint: Some(hint.to_owned()), ..broken("own files", &error) }
+            let hint = "only `memfit calibrate` writes there: `XDG_CONFIG_HOME=FOLDER` names another folder";
+            Check {
+                health: Health::Absent,
+                hint: Some(hint.to_owned()),
+                ..broken("calibration folder", &error)
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Multiprocessor {
     pub(crate) registers: u32,
     pub(crate) registers_per_block: u32,
     pub(crate) shared: u32,
-    /// Shared memory that a block may use with the kernel's opt-in.
+    /// Maximum shared memory per block of a kernel that opts in to more than 48 KiB.
     pub(crate) shared_per_block: u32,
     /// Shared memory that the system reserves in each block.
     pub(crate) shared_reserved: u32,
@@ -31,19 +31,19 @@ pub(crate) struct Demand {
 }
 
 const WARP: u32 = 32;
-/// Granularity in which a warp is allocated registers.
+/// Registers are allocated to a warp in multiples of this number.
 const REGISTER_GRAIN: u32 = 256;
 /// Warp schedulers of a multiprocessor; warps are spread evenly over them.
 const SCHEDULERS: u32 = 4;
 
 impl Multiprocessor {
-    /// Granularity in which a block is allocated shared memory.
+    /// Shared memory is allocated to a block in multiples of this number of bytes.
     fn shared_grain(&self) -> u32 {
         if self.version >= 80 { 128 } else { 256 }
     }
 
-    fn shared_per_demand(&self, demand: u32) -> u32 {
-        (demand + self.shared_reserved).next_multiple_of(self.shared_grain())
+    fn allocated_shared(&self, requested: u32) -> u32 {
+        (requested + self.shared_reserved).next_multiple_of(self.shared_grain())
     }
 
     /// Number of blocks that fit at the same time.
@@ -57,7 +57,7 @@ impl Multiprocessor {
         let warps = demand.threads.div_ceil(WARP);
         let by_warps = (self.threads / WARP) / warps;
         let by_registers = self.warps_by_registers(demand.registers, self.registers) / warps;
-        let by_shared = self.shared.checked_div(self.shared_per_demand(demand.shared)).unwrap_or(u32::MAX);
+        let by_shared = self.shared.checked_div(self.allocated_shared(demand.shared)).unwrap_or(u32::MAX);
         self.blocks.min(by_warps).min(by_registers).min(by_shared)
     }
 
@@ -78,8 +78,8 @@ impl Multiprocessor {
         if registers == 0 {
             return self.threads / WARP;
         }
-        let of_a_warp = (registers * WARP).next_multiple_of(REGISTER_GRAIN);
-        available / SCHEDULERS / of_a_warp * SCHEDULERS
+        let per_warp = (registers * WARP).next_multiple_of(REGISTER_GRAIN);
+        available / SCHEDULERS / per_warp * SCHEDULERS
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
     };
 
     #[test]
-    fn each_resource_binds_in_its_turn() {
+    fn each_resource_can_limit_the_blocks() {
         for (sm, threads, registers, shared, expected) in [
             (ADA, 256, 32, 0, 6),         // threads: 1536 / 256
             (ADA, 32, 16, 0, 24),         // blocks
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_a_block_shrink_with_registers() {
+    fn more_registers_allow_fewer_threads() {
         assert_eq!(ADA.max_threads(255), 256);
         assert_eq!(ADA.max_threads(128), 512);
         assert_eq!(ADA.max_threads(96), 640);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn dynamic_shared_memory_is_what_the_blocks_leave_each_other() {
+    fn blocks_share_dynamic_shared_memory_equally() {
         assert_eq!(ADA.dynamic_shared(1, 0), 99 << 10);
         assert_eq!(ADA.dynamic_shared(2, 1 << 10), 48 << 10);
         assert_eq!(ADA.dynamic_shared(0, 0), 0);

@@ -27,7 +27,7 @@ fn copy_on_stream(target: u64, source: u64, size: u64, direction: i32, stream: u
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's")]
-fn rectangle(
+fn copy_2d(
     target: u64,
     target_pitch: u64,
     source: u64,
@@ -81,7 +81,7 @@ fn start(pitched: &PitchedPointer, at: &Extent) -> u64 {
     pitched.address + (at.depth * pitched.height + at.height) * pitched.pitch + at.width
 }
 
-fn box_bounds(
+fn copy_box(
     (source, source_at): (PitchedPointer, Extent),
     (target, target_at): (PitchedPointer, Extent),
     extent: Extent,
@@ -106,7 +106,7 @@ fn copy_3d(parameters: In<Copy3D>) -> Outcome<Moved> {
         crate::machine::count_unmodelled("cudaMemcpy3D (arrays)");
         return Err(Status::NOT_SUPPORTED);
     }
-    box_bounds((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, copy.kind)
+    copy_box((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, copy.kind)
 }
 
 fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome<Moved> {
@@ -117,7 +117,7 @@ fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome<Moved> {
     }
     machine::card(copy.source_device)?;
     machine::card(copy.target_device)?;
-    box_bounds((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, 3)
+    copy_box((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, 3)
 }
 
 fn fill_3d(target: PitchedPointer, value: i32, extent: Extent) -> Outcome<Moved> {
@@ -153,14 +153,14 @@ entry_points! { Runtime, Driver;
     fn cudaMemcpy2D(
         target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, direction: i32,
     ) {
-        copies::run_and_wait(|| rectangle(target, target_pitch, source, source_pitch, width, height, direction))
+        copies::run_and_wait(|| copy_2d(target, target_pitch, source, source_pitch, width, height, direction))
     }
 
     fn cudaMemcpy2DAsync(
         target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, direction: i32,
         stream: u64,
     ) {
-        copies::run_on_stream(stream, || rectangle(target, target_pitch, source, source_pitch, width, height, direction))
+        copies::run_on_stream(stream, || copy_2d(target, target_pitch, source, source_pitch, width, height, direction))
     }
 
     fn cudaMemcpy3D(parameters: In<Copy3D>) {
@@ -205,24 +205,24 @@ entry_points! { Runtime, Driver;
 
     fn cudaMemPrefetchAsync(address: u64, _size: u64, _to: i64, _flags: u64, _stream: u64) {
         machine::current_context()?;
-        managed(address)
+        check_managed(address)
     }
 
     fn cudaMemPrefetchAsync_v2(address: u64, _size: u64, _to: i64, _flags: u32, _stream: u64),
     fn cuMemPrefetchAsync_v2() {
         machine::current_context()?;
-        managed(address)
+        check_managed(address)
     }
 
     fn cudaMemAdvise(address: u64, _size: u64, _advice: i32, _to: i64) {
         machine::current_context()?;
-        managed(address)
+        check_managed(address)
     }
 
     fn cudaMemAdvise_v2(address: u64, _size: u64, _advice: i32, _to: i64),
     fn cuMemAdvise_v2() {
         machine::current_context()?;
-        managed(address)
+        check_managed(address)
     }
 
     fn cudaMemcpyWithAttributesAsync(target: u64, source: u64, size: u64, _attributes: In<u64>, stream: u64) {
@@ -233,7 +233,7 @@ entry_points! { Runtime, Driver;
         targets: In<u64>, sources: In<u64>, sizes: In<u64>, count: u64,
         _attributes: In<u64>, _indices: In<u64>, _attribute_count: u64, last: u64, stream: u64,
     ) {
-        // CUDA 12 has one more parameter before the stream: where the index of the first failure is written.
+        // In CUDA 12, a pointer to the index of the first failed copy precedes the stream.
         let stream = if crate::versions::major() >= 13 { last } else { stream };
         let copy = |moved, index| {
             let each = (targets.get_at(index), sources.get_at(index), sizes.get_at(index));
@@ -244,8 +244,8 @@ entry_points! { Runtime, Driver;
     }
 }
 
-/// Checks the address of a hint. Hints concern managed memory and have no effect here.
-fn managed(address: u64) -> Outcome {
+/// Checks the address of a prefetch or an advice. Both apply to managed memory only, and have no effect here.
+fn check_managed(address: u64) -> Outcome {
     match crate::space::find(address) {
         Some(block) if block.kind == crate::space::Kind::Managed => Ok(()),
         _ => Err(Status::INVALID_VALUE),

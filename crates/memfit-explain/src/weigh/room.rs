@@ -33,7 +33,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     if there_was_room || fixes.iter().any(|fix| fix.fits == Some(true)) {
         let held = trouble.reserved.saturating_sub(trouble.allocated);
         let text = format!(
-            "{} were requested and {} were free, {} of them reserved by PyTorch: enough in total, but in pieces that were too small",
+            "{} were requested and {} were free, {} of them reserved by PyTorch: enough in total, but not in one piece",
             analysis.request(),
             size(unused),
             size(held)

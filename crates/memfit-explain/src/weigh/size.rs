@@ -179,7 +179,7 @@ fn remedies(analysis: &Analysis<'_>, of_batch: u64) -> Vec<Fix> {
         let offload = around_the_model(analysis, Lever::ActivationOffload);
         let largest = timeline.live().filter(|life| life.category == Category::Activations);
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
-        let how = "run the forward pass under `torch.autograd.graph.save_on_cpu()`: activations are offloaded to host memory until the backward pass, which costs two copies";
+        let how = "run the forward pass under `torch.autograd.graph.save_on_cpu()`: activations are offloaded to host memory until the backward pass; this costs one copy in each direction";
         fixes.push(modelled_fix(
             analysis,
             Lever::ActivationOffload,
@@ -189,7 +189,7 @@ fn remedies(analysis: &Analysis<'_>, of_batch: u64) -> Vec<Fix> {
         ));
         if !autocast::is_on(analysis) {
             let apply = around_the_model(analysis, Lever::AutocastBf16);
-            let how = "run the forward pass under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
+            let how = "run the forward pass under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half the memory";
             fixes.push(modelled_fix(analysis, Lever::AutocastBf16, activations / 2, how.to_owned(), apply));
         }
     }

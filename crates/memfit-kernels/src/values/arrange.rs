@@ -16,12 +16,15 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// Maximum elements that are moved.
+/// Maximum number of elements that are computed.
 const MAX_ELEMENTS: usize = 1 << 16;
-/// Maximum indexed dimensions.
+/// Maximum number of parts of a concatenation that are stored separately; more would evict contents that the
+/// script uploaded.
+const MAX_PARTS: usize = 64;
+/// Maximum number of indexed dimensions.
 const MAX_INDEXED_DIMENSIONS: usize = 25;
 
-/// A kernel of this kind.
+/// A kernel that reorders or accumulates numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrange {
     /// `cumsum`, with the argument indices of the input, the output, the rows and their length.
@@ -29,9 +32,9 @@ pub(crate) enum Arrange {
     /// Sorts keys in place, and values with them.
     Sort { key: Type, value: Type, descending: Option<bool> },
     /// `x[indices]`, or `x[indices] = y`, with elements of `size` bytes.
-    Index { size: usize, write_elements: bool },
-    /// `cat` of up to `most` tensors, with elements of `size` bytes.
-    Concatenate { size: usize, most: usize, dimensions: usize },
+    Index { size: usize, writes: bool },
+    /// `cat` of up to `max_inputs` tensors, with elements of `size` bytes.
+    Concatenate { size: usize, max_inputs: usize, dimensions: usize },
 }
 
 impl Arrange {
@@ -79,13 +82,13 @@ impl Arrange {
                 let start = lambda.find("gpu_index_kernel<")?;
                 let (_, arguments) = type_parts(&lambda[start..]);
                 let inner = arguments.first()?;
-                let write_elements = inner.contains("index_put_kernel_impl<");
-                if !write_elements && !inner.contains("index_kernel_impl<") {
+                let writes = inner.contains("index_put_kernel_impl<");
+                if !writes && !inner.contains("index_kernel_impl<") {
                     return None;
                 }
                 let start = inner.find("_kernel_impl<")?;
                 let (_, element) = type_parts(&inner[start..]);
-                Some(Self::Index { size: opaque(element.first()?)?, write_elements })
+                Some(Self::Index { size: element_size(element.first()?)?, writes })
             }
             name if name.starts_with("CatArrayBatchedCopy") => {
                 let (metadata, fields) = type_parts(signature.param(1)?);
@@ -94,8 +97,8 @@ impl Arrange {
                 }
                 let number = |text: &str| text.rsplit(')').next()?.parse::<usize>().ok();
                 Some(Self::Concatenate {
-                    size: opaque(signature.template(0)?)?,
-                    most: number(fields.get(2)?).filter(|most| *most <= 1024)?,
+                    size: element_size(signature.template(0)?)?,
+                    max_inputs: number(fields.get(2)?).filter(|max_inputs| *max_inputs <= 1024)?,
                     dimensions: number(signature.template(2)?)?,
                 })
             }
@@ -119,11 +122,13 @@ impl Arrange {
                 vec![info..=info, 4..=4, 4..=4, 4..=4, info..=info, 4..=4, 1..=1]
             }
             Self::Index { .. } => {
-                // An empty functor or one with some fields follows the lists.
+                // A functor follows the lists; it may be empty or have fields.
                 let lists = Strides::bytes(3).next_multiple_of(8) + 24 + 24 * MAX_INDEXED_DIMENSIONS;
                 vec![8..=8, capturing(lists)..=capturing(lists) + 16]
             }
-            Self::Concatenate { most, .. } => vec![8..=8, 21 * most..=usize::MAX, 32..=32, 4..=4, 4..=4],
+            Self::Concatenate { max_inputs, .. } => {
+                vec![8..=8, 21 * max_inputs..=usize::MAX, 32..=32, 4..=4, 4..=4]
+            }
         }
     }
 
@@ -142,16 +147,16 @@ impl Arrange {
                 )
             }
             Self::Sort { key, value, descending } => sort(key, value, descending, arguments, memory),
-            Self::Index { size, write_elements } => index(size, write_elements, arguments, memory),
-            Self::Concatenate { size, most, dimensions } => {
-                concatenate(size, most, dimensions, grid, arguments, memory)
+            Self::Index { size, writes } => index(size, writes, arguments, memory),
+            Self::Concatenate { size, max_inputs, dimensions } => {
+                concatenate(size, max_inputs, dimensions, grid, arguments, memory)
             }
         }
     }
 }
 
-/// Bytes of PyTorch's stand-in for any type of that size.
-pub(super) fn opaque(text: &str) -> Option<usize> {
+/// Size in bytes of an element type, or of PyTorch's `OpaqueType` that stands for all types of a size.
+pub(super) fn element_size(text: &str) -> Option<usize> {
     let (name, arguments) = type_parts(text);
     if name != "OpaqueType" {
         return Type::from_cpp(text).map(Type::size);
@@ -190,8 +195,8 @@ fn scan(
     Some(())
 }
 
-/// Assumes running totals of unknown counts. The last total may be read as a size: each count is taken as
-/// one, unless they are zeros and ones, whose total has a bound.
+/// Assumes running totals of unknown counts, since the last total may be read as a size. Counts are taken as
+/// 1. If they are flags (0 or 1), their total has bounds, and the policy chooses a point between these.
 fn assume_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize, memory: &dyn Memory) {
     let Some(policy) = memory.policy().filter(|_| kind.is_integer() && rows * length <= MAX_ELEMENTS) else {
         return;
@@ -223,7 +228,7 @@ fn sort(
         None => arguments.get::<u8>(6)? != 0,
     };
     let rows = |index: usize| {
-        // Rows are contiguous, as all that PyTorch copies for sorting are.
+        // Only contiguous rows are supported: PyTorch copies rows into this layout before it sorts them.
         slices == 1
             || TensorInfo::read(arguments, index, Width::Narrow)
                 .is_some_and(|info| (0..u64::from(slices)).all(|row| info.offset(row) == row * length as u64))
@@ -321,7 +326,7 @@ fn index(size: usize, writes: bool, arguments: Arguments, memory: &dyn Memory) -
 /// Reads the output; the inputs' addresses, offsets, extents and counts; the output's shape; the dimension.
 fn concatenate(
     size: usize,
-    most: usize,
+    max_inputs: usize,
     dimensions: usize,
     grid: Grid,
     arguments: Arguments,
@@ -330,19 +335,19 @@ fn concatenate(
     /// Maximum dimensions of the shape.
     const DIMENSIONS: usize = 4;
     let target = arguments.get::<u64>(0)?;
-    let inputs = (grid.blocks[1] as usize).min(most);
+    let inputs = (grid.blocks[1] as usize).min(max_inputs);
     let shape: [[u32; DIMENSIONS]; 2] = arguments.get(2)?;
     let along = usize::try_from(arguments.get::<i32>(3)?).ok()?;
     let step = u64::from(arguments.get::<u32>(4)?);
     let (1..=DIMENSIONS, true) = (dimensions, along < dimensions.max(1)) else { return None };
     let stride = u64::from(shape[0][along]) * step;
-    // Each input, as parts that are apart in the output: one for each index before the dimension.
+    // The contiguous parts of the output that each input fills: one for each index of the outer dimensions.
     let mut parts: Vec<(u64, Option<Vec<u8>>, usize)> = Vec::new();
     let (mut origin, mut elements) = (Origin::True, 0usize);
     for input in 0..inputs {
-        let word = |list: usize| arguments.get_at::<u32>(1, 8 * most + 4 * (list * most + input));
+        let word = |list: usize| arguments.get_at::<u32>(1, 8 * max_inputs + 4 * (list * max_inputs + input));
         let (offset, extent, count) = (u64::from(word(0)?), word(1)?, word(2)? as usize);
-        let dense = arguments.get_at::<u8>(1, 20 * most + input)? != 0;
+        let dense = arguments.get_at::<u8>(1, 20 * max_inputs + input)? != 0;
         let source = arguments.get_at::<u64>(1, 8 * input)?;
         let content =
             if dense && count <= MAX_ELEMENTS { memory.get(source, (count * size) as u64) } else { None };
@@ -387,9 +392,6 @@ fn concatenate(
     }
     Some(())
 }
-
-/// Maximum pieces that are kept one by one; more would evict the script's uploads.
-const MAX_PARTS: usize = 64;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 use memfit_vocabulary::Assumption;
 
 use super::{
-    arrange::opaque,
+    arrange::element_size,
     histogram::spread,
     number::{Type, Value},
 };
@@ -80,7 +80,7 @@ impl Scatter {
             ("ReduceAdd", false) => IndexUse::Add(Type::from_cpp(element)?),
             _ => return None,
         };
-        Some(Self { index_use, size: opaque(element)?, index: Type::from_cpp(index)? })
+        Some(Self { index_use, size: element_size(element)?, index: Type::from_cpp(index)? })
     }
 
     /// Sizes of the parameters in its layout: the last field is an address, or the value.

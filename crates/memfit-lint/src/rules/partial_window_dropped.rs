@@ -5,9 +5,10 @@
 //! loop.
 //!
 //! ## Why
-//! If the number of batches is no multiple of the window, the last gradients get no step. Either they are
-//! cleared, which drops those samples from every epoch, or they leak into the first window of the next epoch.
-//! Measured on 6 batches and a window of 4: 1 step instead of 2, and 16 of 48 samples that train nothing.
+//! If the number of batches is not a multiple of the window, the optimizer never steps with the last
+//! gradients. Either they are cleared, which drops those samples from every epoch, or they leak into the
+//! first window of the next epoch. Measured with 6 batches and a window of 4: 1 step instead of 2, and 16 of
+//! 48 samples without effect.
 //!
 //! ## Example
 //! ```python
@@ -78,7 +79,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(counted.span, "gradients left over at the end of the loop get no step, unless the number of batches is a multiple of the window")
+            .report(counted.span, "the optimizer does not step with the gradients left over at the end of the loop, unless the number of batches is a multiple of the window")
             .label(found.header, "the loop may end within a window")
             .help("also step at the last batch, or once more after the loop");
     }

@@ -4,9 +4,8 @@
 //! Finds gradient accumulation in which the gradients are cleared in every iteration.
 //!
 //! ## Why
-//! Only the gradients of the last micro-batch of a window remain when the optimizer steps. Measured on a
-//! parameter whose window should give a gradient of 2.5: it gets 1.0. Most of the training data has no
-//! effect.
+//! When the optimizer steps, only the gradients of the last micro-batch of the window remain. All other
+//! micro-batches have no effect on the training. Measured: a parameter gets a gradient of 1.0 instead of 2.5.
 //!
 //! ## Example
 //! ```python
@@ -47,9 +46,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
             findings
-                .report(clear.span, format!("the gradients are cleared in every iteration, but the optimizer steps every `{period}`: only the last micro-batch counts"))
+                .report(clear.span, format!("the gradients are cleared in every iteration, but the optimizer steps only once per `{period}` iterations: only the last micro-batch of each window contributes"))
                 .label(window.counted.span, "the window")
-                .help("clear the gradients after the step only");
+                .help("clear the gradients only after the optimizer step");
         }
     }
 }

@@ -85,7 +85,7 @@ fn levels<R: Read + Seek>(reader: &mut R) -> std::io::Result<u32> {
         match read_array::<4>(reader)? {
             [0xff, 0x52, _, _] => {
                 let [_, _, _, _, _, levels] = read_array(reader)?;
-                // The standard allows up to 32; images at less than a 32nd are not useful.
+                // The standard allows up to 32; images below 1/32 of the size are not useful.
                 return Ok(u32::from(levels).min(5));
             }
             [0xff, 0x90, ..] => break,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::wire::{CheckReport, Region};
 
-/// One entry a finding.
+/// Builds the report: one entry per finding.
 pub fn gitlab(report: &CheckReport) -> Value {
     let mut seen = std::collections::HashMap::new();
     let entries = report

@@ -48,7 +48,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::Ranking => ("indices of `topk` or `sort`, taken in ascending order", Stake::Number),
         Assumption::Random => ("random numbers that the GPU generates", Stake::Value),
         Assumption::UnknownTruth => {
-            ("a condition on computed values, taken as false, or as an `assert` needs it", Stake::Condition)
+            ("a condition on computed values, taken as false, or as true in an `assert`", Stake::Condition)
         }
         Assumption::UnknownNumber => {
             ("a value that only a GPU can compute, read by the script and taken as 0", Stake::Value)

@@ -52,7 +52,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
     match remark {
         Remark::CudnnFind => (Booked, "`cudnnFindConvolution`: ranked by heuristics, not by timing"),
         Remark::CudnnLayout => (Booked, "cuDNN before 9.8: workspace sizes assume the layout of 9.8"),
-        Remark::CudnnCard => (Unbounded, "cuDNN: no heuristics for this GPU"),
+        Remark::CudnnCard => (Unbounded, "cuDNN has no heuristics for this GPU: its workspaces are unknown"),
         Remark::CufftAreas => (Booked, "cuFFT: work area sizes from the formula in its documentation"),
         Remark::Cupti => (None, "CUPTI: the profiler records no GPU activity"),
         Remark::CusparseBuffers => (Booked, "cuSPARSE: buffer sizes from formulas"),
@@ -65,7 +65,9 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::CusolverWorkspaces => (Booked, "cuSOLVER: workspace sizes from LAPACK's formulas"),
         Remark::NcclSplit => (None, "`ncclCommSplit`: the new communicator has the parent's size"),
         Remark::RanksFull => (Unbounded, "ranks could not exchange values: the run's directory is full"),
-        Remark::RankSilent => (Unbounded, "a rank did not answer another in time: its values were guessed"),
+        Remark::RankSilent => {
+            (Unbounded, "a rank did not receive another rank's values in time, and assumed them")
+        }
         Remark::StaticRuntime => (Unbounded, "`{library}` was not loaded: it contains its own CUDA runtime"),
         Remark::Checkpoints => (
             None,
@@ -88,9 +90,9 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         }
         Remark::NoLoader => (
             Unbounded,
-            "neither an evaluation nor a batch of the largest items was run: the training uses no `torch.utils.data.DataLoader`",
+            "neither an evaluation nor a batch of the data set's largest items was run: the training uses no `torch.utils.data.DataLoader`",
         ),
-        Remark::LargestBatch => (Unbounded, "no batch of the largest items was run: {why}"),
+        Remark::LargestBatch => (Unbounded, "no batch of the data set's largest items was run: {why}"),
         Remark::LargestSeen => {
             (Unbounded, "the batch of the largest items was chosen from the items that were read: {items}")
         }
@@ -103,7 +105,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::ProbeLabel => (None, "the probe could not {what}: {error}"),
         Remark::ProbeFailed => (None, "the probe failed {where}: {error}"),
         Remark::ProbeUnarmed => (Unbounded, "the probe could not install itself: {error}"),
-        Remark::PlanFailed => (Unbounded, "the plan failed {where}: {error}"),
+        Remark::PlanFailed => (Unbounded, "applying the plan failed {where}: {error}"),
         Remark::TrainerKept => (Unbounded, "the Trainer's settings were not changed: {error}"),
         Remark::TrainerSettings => (
             None,
@@ -112,12 +114,12 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::Garbled => (None, "{count} messages from the script's processes could not be read"),
         Remark::LogFull => (
             None,
-            "a process's event log was full before the process ended: the breakdown covers only the logged part",
+            "a process's event log was full before the process ended: the breakdown by category covers only the events up to then",
         ),
         Remark::TallyFull => (Unbounded, "the list of calls and values was full: there may have been others"),
         Remark::Pieces => (
             None,
-            "{run} of a batch's {pieces} micro-batches ran: from the third on they are alike; times are those of a whole step",
+            "only {run} of a batch's {pieces} micro-batches ran, since later ones allocate the same; times are for the whole batch",
         ),
         Remark::LeverRefused => (Unbounded, "the plan's `{lever}` was not applied: {why}"),
         Remark::PlanDiffers => (Unbounded, "{difference}"),
@@ -157,7 +159,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::OutsideStack => (
             Unbounded,
-            "memory outside PyTorch's allocator was measured with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may exceed the interval",
+            "memory outside PyTorch's allocator was measured with torch for CUDA {seen}, and this torch is for CUDA {cuda}: that memory may exceed the interval",
         ),
         Remark::Calibrated => {
             (None, "the GPU's memory, overhead outside PyTorch's allocator and speeds are from {source}")

@@ -65,9 +65,11 @@ fn the_page_lists_each_remark_and_assumption() {
     for assumption in Assumption::ALL {
         let (text, stake) = assumption_text(assumption.id());
         let changes = match stake {
-            Stake::Value => "none: a number for a log, or a test that a correct script passes",
-            Stake::Condition => "that of the other branch: a second run shows if it needs more memory",
-            Stake::Number => "a size without a bound, if it becomes one: a second run shows it",
+            Stake::Value => "nothing: the value is only logged, or is a check that a correct script passes",
+            Stake::Condition => "which branch runs; a second run takes the other one",
+            Stake::Number => {
+                "a size without a bound, if the script uses it as one; a second run with another value shows whether it does"
+            }
             Stake::Size => "a size, up to a bound that follows from the arguments",
             Stake::Unbounded => "a size without a bound",
         };

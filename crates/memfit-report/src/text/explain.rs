@@ -124,15 +124,16 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
         Some(phase @ (Phase::Forward | Phase::Backward)) => format!(", {phase} pass"),
         Some(phase) => format!(", {phase} step"),
     };
-    let moment = format!("step {}{phase}", count(peak.step));
+    let step = (peak.step > 0).then(|| format!("step {}{phase}", count(peak.step)));
+    let moment = step.as_ref().map(|step| format!("{step}: ")).unwrap_or_default();
     let dot = canvas.dot();
     let mut facts = match (peak.requested.map(size), peak.segment.map(size)) {
         (Some(tensor), Some(segment)) if tensor != segment => {
-            format!("{moment}: {segment} requested for a tensor of {tensor}{dot}")
+            format!("{moment}{segment} requested for a tensor of {tensor}{dot}")
         }
-        (Some(requested), _) => format!("{moment}: {requested} requested{dot}"),
+        (Some(requested), _) => format!("{moment}{requested} requested{dot}"),
         (None, _) if at_one_moment => "in the snapshot: ".to_owned(),
-        (None, _) => format!("peak in {moment}: "),
+        (None, _) => format!("peak{}: ", step.map(|step| format!(" in {step}")).unwrap_or_default()),
     };
     let _ = write!(facts, "{} in tensors{dot}{} reserved", size(peak.allocated), size(peak.reserved));
     if let Some(limit) = peak.limit {
@@ -212,7 +213,7 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
         let _ = writeln!(
             out,
             "     {}",
-            paint(DIM, &format!("and {} more, with `--format json`", fixes.len() - shown))
+            paint(DIM, &format!("and {} more in `--format json`", fixes.len() - shown))
         );
     }
 }

@@ -13,7 +13,7 @@ pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
     let id_width = devices.iter().map(|device| device.id.len()).max().unwrap_or(4).max(4);
     let mut header = format!(
         "{:<id_width$}  {:>10}  {:>10}  {:>3}  {:>10}",
-        "GPU", "PyTorch", "on the box", "cc", "bandwidth"
+        "GPU", "PyTorch", "nominal", "cc", "bandwidth"
     );
     if wide {
         header.push_str("  driver's name");
@@ -50,7 +50,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         }
     };
     field("architecture", &format!("{}{dot}{}", device.architecture, device.class), None);
-    let memory = format!("{} as PyTorch sees it, {} on the box", device.memory, device.box_memory);
+    let memory = format!("{} as PyTorch sees it, {} nominal", device.memory, device.box_memory);
     field("memory", &memory, device.source_of("memory"));
     let bandwidth = format!(
         "{} GB/s over {} bits at {} MHz",
@@ -68,7 +68,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
     );
     field("processors", &processors, device.source_of("sm_count"));
     let limits = format!(
-        "{} threads, {} registers, {} of shared memory each; {} a block on request",
+        "{} threads, {} registers, {} of shared memory each; up to {} per block (opt-in)",
         device.sm.max_threads,
         device.sm.registers,
         device.sm.shared_memory,
@@ -84,7 +84,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         let text = format!("NVLink {}, {} GB/s each way", peer.generation, peer.bandwidth / 1_000_000_000);
         field("peers", &text, device.source_of("peer_link"));
     }
-    let alike = device.overhead(13) == device.overhead(12);
+    let alike = device.overhead(13).has_figures_of(&device.overhead(12));
     for cuda in [13, 12].into_iter().take(if alike { 1 } else { 2 }) {
         let outside = device.overhead(cuda);
         let text = format!(
@@ -133,7 +133,7 @@ fn achieved(device: &Device, dot: &str) -> String {
     parts.push(format!("host link {}", giga(device.host_link.bandwidth, achieved.host_link.factor())));
     let peers = device.peer_link.map(|link| giga(link.bandwidth, achieved.peer_link.factor()));
     parts.extend(seen.peers.map(|peers| giga(peers, 1.0)).or(peers).map(|rate| format!("peers {rate}")));
-    parts.push(format!("a launch {} ns", achieved.launch_ns));
+    parts.push(format!("kernel launch {} ns", achieved.launch_ns));
     parts.join(dot)
 }
 

@@ -81,7 +81,7 @@ pub struct ExplainPeak {
     pub limit: Option<u64>,
     /// Bytes that were missing.
     pub missing: Option<u64>,
-    /// The step in progress, counted from 1.
+    /// The step in progress, counted from 1; 0 if the file does not say.
     pub step: u64,
     /// The phase in progress.
     pub phase: Option<Phase>,

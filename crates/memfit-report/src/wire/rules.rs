@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-/// A rule, in a list.
+/// Entry of a rule in the list.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleEntry {
-    /// Name.
+    /// Name of the rule.
     pub name: String,
-    /// `error`, `warning` or `note`
+    /// `error`, `warning` or `note`.
     pub severity: String,
     /// `safe`, `unsafe`, or none.
     pub fix: Option<String>,
@@ -38,14 +38,14 @@ pub struct RuleReport {
 }
 
 impl RuleList {
-    /// A list.
+    /// Creates a list.
     pub fn new(rules: Vec<RuleEntry>) -> Self {
         Self { schema: super::schema::RULES, rules }
     }
 }
 
 impl RuleReport {
-    /// A page.
+    /// Creates a page.
     pub fn new(rule: RuleEntry, page: String) -> Self {
         Self { schema: super::schema::RULE, rule, page }
     }

@@ -36,8 +36,8 @@ impl Editor {
     /// Method and parameters of the next request.
     pub(crate) fn request(&self) -> (String, Value) {
         loop {
-            if let Message::Request(asked) = self.connection.receiver.recv().unwrap() {
-                return (asked.method, asked.params);
+            if let Message::Request(request) = self.connection.receiver.recv().unwrap() {
+                return (request.method, request.params);
             }
         }
     }
@@ -45,20 +45,20 @@ impl Editor {
     /// Parameters of the next notification.
     pub(crate) fn diagnostics(&self) -> Value {
         loop {
-            if let Message::Notification(told) = self.connection.receiver.recv().unwrap() {
-                return told.params;
+            if let Message::Notification(notification) = self.connection.receiver.recv().unwrap() {
+                return notification.params;
             }
         }
     }
 }
 
 /// Starts a server, and stops it at the end of the session.
-pub(crate) fn converse(talk: impl FnOnce(&mut Editor)) {
-    converse_with(json!({"capabilities": {}}), talk);
+pub(crate) fn run_session(session: impl FnOnce(&mut Editor)) {
+    run_session_with(json!({"capabilities": {}}), session);
 }
 
 /// Runs a session with an editor that initializes with these parameters.
-pub(crate) fn converse_with(params: Value, talk: impl FnOnce(&mut Editor)) {
+pub(crate) fn run_session_with(params: Value, session: impl FnOnce(&mut Editor)) {
     let (server, client) = Connection::memory();
     let thread = std::thread::spawn(move || {
         // The first folder of a file's path is its project.
@@ -76,7 +76,7 @@ pub(crate) fn converse_with(params: Value, talk: impl FnOnce(&mut Editor)) {
     let answer = editor.ask("initialize", params);
     assert_eq!(answer["serverInfo"]["name"], "memfit");
     editor.notify("initialized", json!({}));
-    talk(&mut editor);
+    session(&mut editor);
     editor.ask("shutdown", Value::Null);
     editor.notify("exit", Value::Null);
     thread.join().unwrap().unwrap();

@@ -89,7 +89,7 @@ class Feeding:
                 feed = self.feeds[iterator] = Feed(iterator)
             feed.given(began, ended, batch)
         except Exception as error:
-            self.session.remark("probe-failed", error, where="at a batch of a data loader")
+            self.session.remark("probe-failed", error, where="in a data loader's iteration")
 
     def trains(self, iterator):
         """Record that optimizers step while the script iterates over this loader."""
@@ -107,7 +107,7 @@ class Feeding:
         try:
             return self._known()
         except Exception as error:
-            self.session.remark("probe-failed", error, where="at what fed the training")
+            self.session.remark("probe-failed", error, where="while measuring data loading")
             return None
 
     def _known(self):

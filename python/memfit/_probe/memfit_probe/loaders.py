@@ -105,7 +105,7 @@ class Loaders:
         try:
             return kept.iterator(loader, iterator_class) if kept is not None else None
         except Exception as error:
-            self.session.remark("probe-failed", error, where="at a data loader")
+            self.session.remark("probe-failed", error, where="in a data loader")
             return None
 
     def made(self, loader, iterator):
@@ -132,7 +132,7 @@ class Loaders:
                 return self._largest(iterator)
             ends = began.batches > 0
         except Exception as error:
-            self.session.remark("probe-failed", error, where="at a data loader")
+            self.session.remark("probe-failed", error, where="in a data loader")
             return None
         if ends:
             self.ended(iterator)

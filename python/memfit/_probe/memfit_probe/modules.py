@@ -182,7 +182,7 @@ class Modules:
                     session.planned.saw(arguments)
             session.forward_began(module)
         except Exception as error:
-            session.remark("probe-failed", error, where="at a forward")
+            session.remark("probe-failed", error, where="in a forward pass")
 
     def _outermost_ends(self, module, output):
         session = self.session
@@ -197,7 +197,7 @@ class Modules:
             if not session.torch.is_grad_enabled():
                 session.watch.phase(before if before == codes.OPTIMIZER else codes.OTHER)
         except Exception as error:
-            session.remark("probe-failed", error, where="at a forward")
+            session.remark("probe-failed", error, where="in a forward pass")
 
     # Labels for the backward pass
 

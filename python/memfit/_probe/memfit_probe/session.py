@@ -256,7 +256,7 @@ class Session:
                 self.planned.facts.division.backward_begins(args[0])
                 return (args[0], self.planned.seeds(args[1]), *args[2:])
         except Exception as error:
-            self.remark("plan-failed", error, where="at a backward")
+            self.remark("plan-failed", error, where="in a backward pass")
         return args
 
     # Optimizers

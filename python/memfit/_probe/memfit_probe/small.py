@@ -303,7 +303,7 @@ class Small:
         except LookupError:
             return None
         except Exception as error:
-            self.session.remark("probe-failed", error, where="at a small tensor")
+            self.session.remark("probe-failed", error, where="while computing a small tensor")
             return None
         return None if torch.cuda.is_current_stream_capturing() else twins
 

@@ -17,9 +17,9 @@ fn names_are_recognised() {
 
 #[test]
 fn placeholders_report_their_size() {
-    assert_eq!(opaque("at::native::OpaqueType<(unsigned int)8>"), Some(8));
-    assert_eq!(opaque("at::native::OpaqueType<2>"), Some(2));
-    assert_eq!(opaque("float"), Some(4));
-    assert_eq!(opaque("at::native::OpaqueType<99>"), None);
-    assert_eq!(opaque("c10::complex<float>"), None);
+    assert_eq!(element_size("at::native::OpaqueType<(unsigned int)8>"), Some(8));
+    assert_eq!(element_size("at::native::OpaqueType<2>"), Some(2));
+    assert_eq!(element_size("float"), Some(4));
+    assert_eq!(element_size("at::native::OpaqueType<99>"), None);
+    assert_eq!(element_size("c10::complex<float>"), None);
 }
