@@ -297,8 +297,6 @@ class Window:
         for parameter in self._parameters.all:
             parameter.grad = None
 
-    # ---------------------------------------------------------------------------------------- attempts
-
     def _run_batches(self, attempt: int) -> tuple[str, Tally, Fault | None]:
         """Run the newest batch, or all batches of the window after a failure."""
         again = attempt or self._runner.losses.weighed_again or self._begins_anew
