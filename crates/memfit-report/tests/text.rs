@@ -39,6 +39,16 @@ fn an_explanation_of_each_cause() {
 }
 
 #[test]
+fn a_file_that_does_not_say_the_step_gives_none() {
+    let canvas = Canvas { width: 100, unicode: true };
+    for mut report in support::explained::each() {
+        report.peak.step = 0;
+        let text = anstream::adapter::strip_str(&text::explain(&report, canvas)).to_string();
+        assert!(!text.contains("step 0"), "{text}");
+    }
+}
+
+#[test]
 fn comparisons_of_cards() {
     let canvases = [(80, true), (120, true), (60, false)];
     for (index, report) in support::compared::each().iter().enumerate() {
@@ -226,6 +236,15 @@ fn a_calibration_stands_beside_the_catalogue() {
     insta::assert_snapshot!("calibration", plain(&text::calibration(&report, canvas)));
     let card = t4.clone().calibrated(&calibration());
     insta::assert_snapshot!("calibrated_card", plain(&text::gpu(&card, canvas)));
+}
+
+#[test]
+fn equal_memory_outside_the_allocator_is_shown_once() {
+    let catalogue = Catalogue::builtin().unwrap();
+    let t4 = catalogue.find("t4").unwrap();
+    let text = text::gpu(t4, Canvas { width: 80, unicode: true });
+    let rows = text.lines().filter(|line| line.contains("context 96 MiB")).count();
+    assert_eq!(rows, 1, "{text}");
 }
 
 #[test]
