@@ -27,7 +27,8 @@ class Session:
     optimizers = ()
     watch = None
 
-planned = planned.Planned(Session(), {"micro_batch": int(sys.argv[2]) or None})
+session = Session()
+planned = session.planned = planned.Planned(session, {"micro_batch": int(sys.argv[2]) or None})
 said = []
 planned._refuse = lambda name, why: said.append(name)
 planned.arm()

@@ -54,7 +54,7 @@ def test_zero_grad_inside_the_window_keeps_only_the_last_gradients():
         p.grad = None
         (p * value / 4).backward()
     assert p.grad.item() == 1.0
-    says("zero-grad-inside-window", "a gradient of 2.5: it gets 1.0")
+    says("zero-grad-inside-window", "a gradient of 1.0 instead of 2.5")
 
 
 @proof("window-off-by-one")

@@ -90,7 +90,7 @@ class ExplainPeak:
     missing: int | None = None
     """Bytes that were missing."""
     step: int
-    """The step in progress, counted from 1."""
+    """The step in progress, counted from 1; 0 if the file does not say."""
     phase: str | None = None
     """The phase in progress."""
 
