@@ -11,6 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .independence import operation_name, tensors, written_tensors
+
 OFTEN = "which it would do once per micro-batch"
 GRADIENTS = f"the script changes gradients between the backward pass and the optimizer's step, {OFTEN}"
 HOOKS = "hooks on parameters see the gradient of each micro-batch before it is complete"
@@ -162,15 +164,15 @@ class Effects:
                 self._look(func, args, kwargs, returned)
 
     def _look(self, func, args, kwargs, returned):
-        if torch.is_grad_enabled() and any(each.requires_grad for each in _tensors(returned)):
+        if torch.is_grad_enabled() and any(each.requires_grad for each in tensors(returned)):
             return
         if self._trained is None:
             self._trained = {_memory(each): each.shape for each in self._parameters()}
-        inputs, outputs = list(_tensors((*args, *kwargs.values()))), list(_tensors(returned))
-        written = list(_written(func, args, kwargs))
+        inputs, outputs = list(tensors((*args, *kwargs.values()))), list(tensors(returned))
+        written = list(written_tensors(func, args, kwargs))
         shapes = {self._trained[place] for each in inputs if (place := _memory(each)) in self._trained}
         shapes |= {each.shape for each in inputs if each in self._derived}
-        if written and func._schema.name.split("::")[-1] not in _CLEARING:
+        if written and operation_name(func) not in _CLEARING:
             places = [_memory(each) for each in written]
             if any(place in self._trained for place in places):
                 self.found(WEIGHTS)
@@ -215,18 +217,3 @@ def _settings(optimizer):
 
 def _memory(tensor):
     return tensor.untyped_storage()._cdata
-
-
-def _written(func, args, kwargs):
-    for index, argument in enumerate(func._schema.arguments):
-        value = args[index] if index < len(args) else kwargs.get(argument.name)
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors(value)
-
-
-def _tensors(value):
-    if isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from _tensors(entry)
-    elif isinstance(value, torch.Tensor):
-        yield value

@@ -106,13 +106,13 @@ class Independence(TorchDispatchMode):
                 self._see(func, args, kwargs, returned)
             except Exception as error:
                 # The training must not end because of this check.
-                self.spoilt = f"`{_name(func)}` could not be followed ({type(error).__name__})"
+                self.spoilt = f"`{operation_name(func)}` could not be followed ({type(error).__name__})"
         return returned
 
     def _see(self, func, args, kwargs, returned):
-        name = _name(func)
-        inputs = list(_tensors((*args, *kwargs.values())))
-        outputs = list(_tensors(returned))
+        name = operation_name(func)
+        inputs = list(tensors((*args, *kwargs.values())))
+        outputs = list(tensors(returned))
         kinds = [self._known.get(tensor) for tensor in inputs]
         if name not in places.LOSSES and name not in ("eq", "ne"):
             self._may_ignore |= any(
@@ -166,7 +166,7 @@ class Independence(TorchDispatchMode):
 
     def _written(self, name, func, args, kwargs, answer):
         """Check that an in-place write covers a whole tensor that is followed already."""
-        for tensor in _written_tensors(func, args, kwargs):
+        for tensor in written_tensors(func, args, kwargs):
             if tensor not in self._known:
                 self.spoilt = (
                     f"the forward pass stores values of the batch (`{name}` writes to a tensor from before)"
@@ -229,15 +229,15 @@ def _is_pointwise(func):
     """Return `True` if an operation, or its out-of-place variant, is element-wise."""
     if Tag.pointwise in func.tags:
         return True
-    if not _name(func).endswith("_"):
+    if not operation_name(func).endswith("_"):
         return False
-    plain = getattr(torch.ops.aten, _name(func).rstrip("_"), None)
+    plain = getattr(torch.ops.aten, operation_name(func).rstrip("_"), None)
     return plain is not None and any(
         Tag.pointwise in getattr(plain, overload).tags for overload in plain.overloads()
     )
 
 
-def _name(func):
+def operation_name(func):
     return func._schema.name.split("::")[-1]
 
 
@@ -249,15 +249,15 @@ def _named(func, args, kwargs):
             yield argument, kwargs[argument.name]
 
 
-def _written_tensors(func, args, kwargs):
+def written_tensors(func, args, kwargs):
     for argument, value in _named(func, args, kwargs):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from _tensors(value)
+            yield from tensors(value)
 
 
-def _tensors(value):
+def tensors(value):
     if isinstance(value, (list, tuple)):
         for entry in value:
-            yield from _tensors(entry)
+            yield from tensors(entry)
     elif hasattr(value, "untyped_storage"):
         yield value

@@ -61,7 +61,8 @@ class KeptBatches:
             self._give_up()
         if not self.serves and self.written is None:
             return None
-        identity, states = self._identity(loader), self._states(loader)
+        states = self._states(loader)
+        identity = self._identity(loader, states)
         if identity is None:
             self._give_up()
         elif self.serves:
@@ -80,11 +81,10 @@ class KeptBatches:
 
     def allocations(self):
         """Return the number of allocations on the GPU so far, if batches are written."""
-        if self.written is None or not self.torch.cuda.is_initialized():
+        if self.written is None:
             return 0
         stats = self.torch._C._cuda_memoryStats
-        devices = range(self.torch.cuda.device_count())
-        return sum(stats(device)["allocation"]["all"]["allocated"] for device in devices)
+        return sum(stats(device)["allocation"]["all"]["allocated"] for device in self.session.devices())
 
     def given(self, iterator, allocations, took, batch):
         """Record a batch that the loader has just loaded. `took` has the times of its request and arrival,
@@ -137,7 +137,7 @@ class KeptBatches:
         changed = session.loaders.full or session.loaders.feeding.asked or session.made_up is not None
         return not (changed or plan.micro_batch or plan.levers or plan.spread or plan.part or plan.infers)
 
-    def _identity(self, loader):
+    def _identity(self, loader, states):
         """Return what iterations that yield the same batches have in common; None if that is unknown."""
         context = loader.multiprocessing_context
         if context is not None and context.get_start_method() != "fork":
@@ -145,7 +145,7 @@ class KeptBatches:
             return None
         if _is_pipe(loader.dataset) or len(self._generators(loader)) > MAX_GENERATORS:
             return None
-        tensors, *others = self._states(loader)
+        tensors, *others = states
         digest = hashlib.sha256(repr(others).encode())
         for state in tensors:
             digest.update(state.numpy().tobytes())
