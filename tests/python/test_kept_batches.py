@@ -56,12 +56,12 @@ for epoch in range(2):
 GPUS = ("l4", "rtx-4060", "rtx-4090", "l40s")
 
 
-def swept(folder: Path, script: str) -> tuple[list[dict[str, Any]], int]:
+def swept(folder: Path, script: str, *options: str) -> tuple[list[dict[str, Any]], int]:
     """The rows of a table with a run on each GPU, and the number of items that were loaded for it."""
     (folder / "train.py").write_text(script)
     (folder / "loaded.bin").write_bytes(b"")
     of = [word for name in GPUS for word in ("--gpu", name)]
-    command = ["cards", "--quiet", "--format", "json", "--steps", "6", "--prove", *of]
+    command = ["cards", "--quiet", "--format", "json", "--steps", "6", "--prove", *options, *of]
     done = subprocess.run(
         [memfit(), *command, "--", sys.executable, "train.py"],
         cwd=folder,
@@ -107,3 +107,30 @@ def test_a_run_that_draws_other_numbers_loads_by_itself(tmp_path: Path) -> None:
     _, loaded = swept(tmp_path, script)
     # The GPU that stands for the others has drawn the same numbers as in the first run.
     assert loaded >= 4 * 96
+
+
+MADE_UP = """
+import os, torch, torchvision
+from torch.utils.data import DataLoader
+
+COUNT = os.open("loaded.bin", os.O_WRONLY | os.O_APPEND)
+
+def counted(image):
+    os.write(COUNT, b".")
+    return torchvision.transforms.functional.to_tensor(image)
+
+pictures = torchvision.datasets.CIFAR10("nowhere", transform=counted)
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for images, labels in DataLoader(pictures, batch_size=512, shuffle=True):
+    torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda()).backward()
+    optimizer.step()
+"""
+
+
+def test_made_up_samples_are_loaded_once(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    rows, loaded = swept(tmp_path, MADE_UP, "--synthetic-data")
+    assert len(rows) == len(GPUS)
+    # Six batches of one run of five.
+    assert 6 * 512 <= loaded < 2 * 6 * 512

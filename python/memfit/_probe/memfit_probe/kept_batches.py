@@ -134,7 +134,7 @@ class KeptBatches:
     def _loads_as_usual(self):
         """Return `True` if nothing changes what this try loads. A plan divides batches in the loaders."""
         session, plan = self.session, self.session.planned
-        changed = session.loaders.full or session.loaders.feeding.asked or session.made_up is not None
+        changed = session.loaders.full or session.loaders.feeding.asked
         return not (changed or plan.micro_batch or plan.levers or plan.spread or plan.part or plan.infers)
 
     def _identity(self, loader, states):
