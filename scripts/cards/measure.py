@@ -4,7 +4,8 @@
 
 Each workload's table of all cards is made once. Then the same script is run (`--prove`) on a seeded sample of
 the cards that the table decided by a replay, half of them those with the least headroom, where a replay is
-likeliest to be wrong. The verdict, the peaks and the step's estimate of the two are compared.
+likeliest to be wrong; `--sample 200` runs all of them. The verdict, the peaks and the step's estimate of the
+two are compared.
 
 Each workload's result goes to measurements/cards.json as soon as it is there, and what is there already is
 not measured again without `--anew`. The table is measurements/cards.md.
