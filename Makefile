@@ -3,7 +3,8 @@
 #   make demo     install into .venv, and dry-run the example on two virtual GPUs
 #   make test     install into .venv, and run all tests
 #   make test-exhaustive  the Python tests with all of their parameters
-#   make check    formatting, lints, types
+#   make check    formatting, lints, types, and whether generated files are current
+#   make generated  write everything that is made from the code: pages, schemas, result types
 #   make ages     the pages of measurements that are older than the code they measure
 #   make accuracy  published figures on virtual GPUs, those without a result; ACCURACY=FOLDER has the repositories; hours
 #   make bench    how fast it is, beside what PyTorch has for the purpose
@@ -40,6 +41,8 @@ SCALE        ?= 1
 ACCURACY     ?= target/accuracy/mirror
 ARM64        ?= target/arm64
 ATLAS_MINUTES ?= inf
+# In scripts/docs/, in an order: the reference is written from the result types.
+GENERATORS   := schemas results api overhead
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
 # Where Python may not write bytecode, each of a thousand processes of the tests would compile PyTorch anew.
@@ -49,7 +52,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check generated ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
         dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -85,8 +88,16 @@ check: $(STAMPS)/check $(STAMPS)/memfit
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest memfit._core --concise
+	@for each in $(GENERATORS); do $(BIN)/python scripts/docs/$$each.py --check || exit 1; done
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
 	    else echo "cargo-deny is not installed: licences and sources were not checked"; fi
+
+generated: $(STAMPS)/venv
+	MEMFIT_UPDATE_DOCS=1 cargo test --locked --quiet -p memfit-cli documented
+	MEMFIT_UPDATE_DOCS=1 cargo test --locked --quiet -p memfit-kernels measured
+	MEMFIT_UPDATE_DOCS=1 cargo test --locked --quiet -p memfit-lint --test index
+	MEMFIT_UPDATE_DOCS=1 cargo test --locked --quiet -p memfit-report
+	@for each in $(GENERATORS); do $(BIN)/python scripts/docs/$$each.py || exit 1; done
 
 ages:
 	@$(PYTHON) scripts/measurements/index.py

@@ -146,7 +146,10 @@ def page() -> str:
 
 def main() -> int:
     if "--check" in sys.argv[1:]:
-        return int(not PAGE.is_file() or PAGE.read_text() != page())
+        outdated = not PAGE.is_file() or PAGE.read_text() != page()
+        if outdated:
+            print("docs/api.md is outdated: python scripts/docs/api.py", file=sys.stderr)
+        return int(outdated)
     PAGE.write_text(page())
     return 0
 

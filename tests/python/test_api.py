@@ -76,17 +76,6 @@ def test_every_field_of_a_report_has_one_and_nothing_more(recorded, refused, tmp
         assert encode(report) == report.raw
 
 
-def test_the_shapes_are_those_of_the_wire_types():
-    """The wire types in Rust own the shapes; these files are written from them."""
-    script = Path(__file__).parents[2] / "scripts" / "docs" / "results.py"
-    if os.environ.get("MEMFIT_UPDATE_DOCS"):
-        subprocess.run([sys.executable, str(script)], check=True)
-    done = subprocess.run(
-        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_newer_field_does_no_harm_and_a_missing_one_is_none(recorded):
     document = json.loads(recorded[0].to_json())
     document["of_the_future"] = document["peak"]["of_the_future"] = {"a": [1]}

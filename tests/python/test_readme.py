@@ -97,13 +97,6 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_overhead_page_is_up_to_date():
-    check = [sys.executable, str(ROOT / "scripts/docs/overhead.py"), "--check"]
-    if sys.version_info < (3, 11):
-        pytest.skip("the script reads TOML with the standard library of 3.11")
-    assert subprocess.run(check, capture_output=True, check=False).returncode == 0
-
-
 def test_every_text_of_the_picture_keeps_its_spaces() -> None:
     """Chromium knows no `xml:space` any more: a text without its spaces is stretched to the length of all."""
     texts = re.findall(r"<text [^>]*>", (ROOT / "docs" / "run.svg").read_text())

@@ -1,4 +1,4 @@
-//! Checks the option tables of the guides against the command's options. `UPDATE_DOCS=1 cargo test -p
+//! Checks the option tables of the guides against the command's options. `MEMFIT_UPDATE_DOCS=1 cargo test -p
 //! memfit-cli documented` writes them.
 
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ fn guides_list_every_option() {
         let (before, rest) = text.split_once(&begin).unwrap();
         let (_, after) = rest.split_once(end).unwrap();
         let wanted = format!("{before}{begin}{}{end}{after}", table(verb));
-        if std::env::var_os("UPDATE_DOCS").is_some() {
+        if std::env::var_os("MEMFIT_UPDATE_DOCS").is_some() {
             std::fs::write(&path, &wanted).unwrap();
         } else {
             assert_eq!(text, wanted, "docs/{name} does not list what `memfit {verb}` takes");

@@ -52,7 +52,7 @@ proptest! {
     }
 }
 
-/// `UPDATE_DOCS=1 cargo test -p memfit-report` writes the page.
+/// `MEMFIT_UPDATE_DOCS=1 cargo test -p memfit-report` writes the page.
 #[test]
 fn the_page_lists_each_remark_and_assumption() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/remarks.md");
@@ -75,7 +75,7 @@ fn the_page_lists_each_remark_and_assumption() {
         };
         let _ = writeln!(page, "| `{}` | {text} | {changes} |", assumption.id());
     }
-    if std::env::var_os("UPDATE_DOCS").is_some() {
+    if std::env::var_os("MEMFIT_UPDATE_DOCS").is_some() {
         std::fs::write(path, &page).unwrap();
     }
     assert_eq!(std::fs::read_to_string(path).unwrap(), page, "docs/remarks.md is not up to date");
