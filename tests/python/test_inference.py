@@ -13,6 +13,7 @@ import pytest
 import torch
 from memfit._train.batches import Batch
 from memfit._train.joining import join
+from memfit._train.rules import Rules
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 from training import Normalised, Perceptron, mean_loss
@@ -97,6 +98,27 @@ def test_packed_sequences_are_cut() -> None:
     padded, lengths = pad_packed_sequence(part, batch_first=True)
     assert lengths.tolist() == [5, 3]
     assert torch.equal(padded[0], rows[1])
+
+
+@pytest.mark.parametrize("kind", [tuple, list, lambda entries: dict(zip("xyw", entries, strict=True))])
+def test_what_earlier_batches_shared_is_not_split_in_a_batch_of_its_length(kind: Any) -> None:
+    rules, weights = Rules(), torch.ones(3)
+    whole, ragged = (kind([torch.ones(n, 2), torch.ones(n), weights]) for n in (8, 3))
+    assert Batch(ragged).part(1, 3, None)["w" if isinstance(ragged, dict) else 2].shape == (2,)
+    for batch in (whole, ragged, whole, ragged):
+        entry = Batch(batch, rules)
+        for part in (entry.part(1, 3, None), entry.picked(range(1, 3), None)):
+            values = list(part.values() if isinstance(part, dict) else part)
+            assert [tuple(value.shape) for value in values] == [(2, 2), (2,), (3,)]
+        assert len(entry.columns()) == 2
+
+
+def test_a_batch_of_which_all_was_shared_before_is_still_split() -> None:
+    rules = Rules()
+    Batch((torch.ones(8, 2), torch.ones(8), torch.ones(3)), rules)
+    Batch((torch.ones(3), torch.ones(8), torch.ones(8)), rules)
+    entry = Batch((torch.ones(3), torch.ones(3), torch.ones(3)), rules)
+    assert (entry.items, len(entry.part(0, 2, None)[1])) == (3, 2)
 
 
 def test_images_of_different_sizes_are_weighed_by_them() -> None:

@@ -173,3 +173,27 @@ def check(loss: Any, micro: int, *, equal: bool, **settings: Any) -> None:
         warnings.simplefilter("error")
         assert step()(data()).changed == ()
     assert torch.allclose(flat(model), flat(plain), rtol=1e-10, atol=1e-12)
+
+
+def test_class_weights_as_long_as_the_last_batch_are_not_split() -> None:
+    """The last batch of an epoch has as many samples as there are classes."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        each = functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+        return (each * batch["weights"][batch["y"]]).mean()
+
+    weights = torch.tensor([0.2, 1.0, 3.0, 0.5, 2.0])
+    batches = [
+        {"x": torch.randn(n, 6), "y": torch.randint(0, 5, (n,)), "weights": weights} for n in (16, 16, 5)
+    ]
+    torch.manual_seed(0)
+    model = Perceptron()
+    plain = copy.deepcopy(model)
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, micro_batch=2)
+    optimizer = torch.optim.SGD(plain.parameters(), 0.1)
+    for batch in batches:
+        step(batch)
+        optimizer.zero_grad()
+        loss(plain, batch).backward()
+        optimizer.step()
+    torch.testing.assert_close(flat(model), flat(plain))

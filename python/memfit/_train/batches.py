@@ -11,20 +11,18 @@ import dataclasses
 import sys
 from collections import Counter, UserDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_map_only
 
 from .columns import Column, columns
+from .rules import Cut, Layout, Rules
 
 Items = Callable[[Any], int]
-Cut = Callable[[Any, int, int], Any]
 
 _REGISTERED: dict[type, tuple[Items, Cut]] = {}
-# Number of cached batch layouts; batches of sequences may have one for every length.
-_MAX_LAYOUTS = 1 << 12
 
 
 def register_batch_type(kind: type, items: Items, cut: Cut) -> None:
@@ -34,7 +32,6 @@ def register_batch_type(kind: type, items: Items, cut: Cut) -> None:
     to stop.
     """
     _REGISTERED[kind] = (items, cut)
-    Batch._known.clear()
 
 
 def _registered(value: Any) -> tuple[Items, Cut] | None:
@@ -63,36 +60,17 @@ def _is_fields(value: Any) -> bool:
     return not (value and all(isinstance(entry, (Mapping, str, bytes, int, float)) for entry in value))
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """The layout shared by flat batches with equal shapes and types: several tensors and no nested
-    containers.
-    """
-
-    items: int
-    shape: str
-    # The layout without sequence lengths.
-    structure: str
-    elements: int
-    # For each tensor, `True` if it is split along the batch dimension.
-    cut: tuple[bool, ...]
-
-
 class Batch:
     """A batch, and the rules for splitting it."""
 
-    # Cached layouts of flat batches, by type and shapes; most batches of a training have one of a few.
-    _known: ClassVar[dict[Any, Layout]] = {}
-
-    def __init__(
-        self, value: Any, size: int | None = None, dimension: int = 0, split: Cut | None = None
-    ) -> None:
+    def __init__(self, value: Any, rules: Rules | None = None, size: int | None = None) -> None:
         self.value = value
+        self._rules = rules if rules is not None else Rules()
+        if size is None and self._rules.count is not None:
+            size = self._rules.count(value)
+        dimension, split = self._rules.dimension, self._rules.split
         # Set if the batch contains a type registered with `register_batch_type`.
         self._foreign = False
-        # The batch dimension, and the user's `split=` function if there is one.
-        self._dimension = dimension
-        self._split = split
         # The count of each of several losses over the whole batch, if known before it runs.
         self.counts: dict[str, float] | None = None
         # The differences that dividing this batch causes, once they were measured.
@@ -100,10 +78,19 @@ class Batch:
         # Set for a sample of weight zero, on a rank without samples.
         self.void = False
         self._flat = _flat(value) if split is None else None
+        # Tensors that have the length of this batch by chance.
+        self._shared: frozenset[int] = frozenset()
         key = None
         if self._flat is not None:
-            key = (type(value), size, dimension, *[(entry.shape, entry.dtype) for entry in self._flat])
-            layout = self._known.get(key)
+            self._shared = self._rules.layouts.shared(type(value), self._flat)
+            key = (
+                type(value),
+                size,
+                dimension,
+                len(_REGISTERED),
+                *[(entry.shape, entry.dtype) for entry in self._flat],
+            )
+            layout = self._rules.layouts.find(key)
             if layout is not None:
                 self._layout = layout
                 self.items, self.shape, self.elements = layout.items, layout.shape, layout.elements
@@ -140,13 +127,11 @@ class Batch:
         if key is not None and self._flat is not None:
             cut = tuple(self._is_cut(entry) for entry in self._flat)
             self._layout = Layout(self.items, self.shape, self._structure, self.elements, cut)
-            if len(self._known) >= _MAX_LAYOUTS:
-                self._known.clear()
-            self._known[key] = self._layout
+            self._rules.layouts.add(key, type(value), self._flat, self._layout)
 
     def same_rules(self, value: Any, size: int) -> Batch:
         """Wrap some samples of this batch with the rules for dividing it."""
-        return Batch(value, size, self._dimension, self._split)
+        return Batch(value, self._rules, size)
 
     def part(self, start: int, stop: int, device: torch.device | None, own: bool = False) -> Any:
         """Return the samples from start to stop on a device; with `own`, copied so that they share no memory
@@ -161,12 +146,12 @@ class Batch:
     @property
     def picks(self) -> bool:
         """`True` if samples can be taken in any order; `False` if user code splits the batch."""
-        return self._split is None and not self._foreign
+        return self._rules.split is None and not self._foreign
 
     def _take(self, samples: Sequence[int], device: torch.device | None, own: bool) -> Any:
         whole = isinstance(samples, range) and len(samples) == self.items
-        if self._split is not None:
-            value = self.value if whole else self._split(self.value, samples[0], samples[-1] + 1)
+        if self._rules.split is not None:
+            value = self.value if whole else self._rules.split(self.value, samples[0], samples[-1] + 1)
             return _move(value, device, own)
         if self._flat is not None and not own:
             return self._flat_part(self._flat, None if whole else samples, device)
@@ -246,13 +231,13 @@ class Batch:
 
     def columns(self) -> list[Column]:
         """Return the values of each field that is split, sample by sample."""
-        if self._flat is not None and not self._dimension:
+        if self._flat is not None and not self._rules.dimension:
             return [
                 Column(field.detach() if field.requires_grad else field, None, self.items)
                 for field, is_cut in zip(self._flat, self._layout.cut, strict=True)
                 if is_cut and field.layout is torch.strided
             ]
-        return columns(self.value, self.items, self._dimension, self._is_cut, self._is_samples)
+        return columns(self.value, self.items, self._rules.dimension, self._is_cut, self._is_samples)
 
     @property
     def structure(self) -> str:
@@ -263,10 +248,14 @@ class Batch:
         """Return a tensor's batch dimension: the one named by the user, or the first if the tensor
         lacks it.
         """
-        return self._dimension if tensor.dim() > self._dimension else 0
+        return self._rules.dimension if tensor.dim() > self._rules.dimension else 0
 
     def _is_cut(self, tensor: torch.Tensor) -> bool:
-        return bool(tensor.dim() > 0 and tensor.size(self._along(tensor)) == self.items)
+        return bool(
+            tensor.dim() > 0
+            and tensor.size(self._along(tensor)) == self.items
+            and id(tensor) not in self._shared
+        )
 
     def _is_samples(self, value: Any, top: bool) -> bool:
         """Return `True` if a list has one entry for each sample."""
@@ -284,10 +273,10 @@ class Batch:
             self._foreign = True
             sizes[found[0](value)] += 1000
         elif isinstance(value, torch.Tensor):
-            if value.dim() > 0:
+            if value.dim() > 0 and id(value) not in self._shared:
                 # If the user named the batch dimension, tensors that have it take precedence.
                 sizes[value.size(self._along(value))] += 1 + 1000 * (
-                    self._dimension and value.dim() > self._dimension
+                    self._rules.dimension and value.dim() > self._rules.dimension
                 )
         elif _is_array(value):
             if value.ndim > 0:

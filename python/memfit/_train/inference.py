@@ -17,6 +17,7 @@ from .device import Meter, device_of
 from .faults import Fault, StepDoesNotFit, collect, forget
 from .joining import join
 from .precision import Precision
+from .rules import Rules
 
 
 class Inference:
@@ -39,6 +40,7 @@ class Inference:
         self._forward = forward if forward is not None else _call
         self._meter = Meter(self.device)
         self._controller = _core.Controller(micro_batch=batch_size, careful=self.device.type == "cuda")
+        self._rules = Rules()
         self._modes: dict[nn.Module, bool] = {}
         self._stack: contextlib.ExitStack | None = None
 
@@ -66,7 +68,7 @@ class Inference:
             raise RuntimeError(
                 "`Inference` is a context manager: write `with memfit.inference(model) as infer:`"
             )
-        entry = Batch(batch)
+        entry = Batch(batch, self._rules)
         self._controller.arrive(entry.shape, entry.elements, entry.items, float(entry.items), entry.costs)
         try:
             outputs, sizes = self._run(entry)

@@ -39,6 +39,7 @@ from .refusals import (
     refuse_without_gradients,
 )
 from .result import Result
+from .rules import Rules
 from .shares import Share
 from .snapshot import Snapshot
 from .updates import Updates
@@ -98,7 +99,7 @@ class Step:
         self.scheduler = scheduler
         self._optimizer = optimizer = as_one(optimizer)
         self._count = count
-        self._batch_size, self._batch_dim, self._split = batch_size, batch_dim, split
+        self._rules = Rules(batch_size, batch_dim, split)
         self._clip = clip_grad_norm
         self.device, self._move = device_of(self.model, device)
         self._planned = Planned(
@@ -277,8 +278,7 @@ class Step:
 
     def entry(self, batch: Any) -> Batch:
         """Wrap a batch with the rules for dividing it."""
-        size = self._batch_size(batch) if self._batch_size is not None else None
-        return Batch(batch, size, self._batch_dim, self._split)
+        return Batch(batch, self._rules)
 
     def verify(self, batch: Any) -> Verification:
         """Measure the effect of dividing a batch: run a few of its samples whole and in micro-batches, and
