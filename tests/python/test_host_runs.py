@@ -26,7 +26,7 @@ SETUP = {
     "forward_steps": 0,
     "cover_full": False,
     "stacks": False,
-    "others": {"number": None, "conditions": False},
+    "others": {"number": None, "conditions": None},
     "seeded": True,
     "synthetic": {"weights": False, "data": None},
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 
@@ -312,6 +313,46 @@ def test_a_branch_on_unknown_values_is_taken_both_ways(
     assert answer.report["verdict"] == verdict, answer.output
     if verdict == "unknown":
         assert "script.py:" in answer.report["problem"]["message"], "the line decides"
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        # The run with all conditions inverted ends at the first, ...
+        """
+        if noise.mean() > 1e4:
+            raise RuntimeError("diverged")
+        if noise.std() > 5:
+            NEEDS
+        """,
+        # ... takes the first of several branches, ...
+        """
+        if noise.mean() > 1e4:
+            kept = None
+        elif noise.std() > 5:
+            NEEDS
+        """,
+        # ... or not the `else` of a nested one.
+        """
+        if noise.mean() > 1e4:
+            if noise.std() > 5:
+                kept = None
+            else:
+                NEEDS
+        """,
+    ],
+    ids=["after a guard", "second of two", "else of a nested one"],
+)
+def test_branches_that_exclude_each_other_are_all_taken(branches: str, tmp_path: Path) -> None:
+    code = f"""
+    kept = torch.zeros(1 << 20, device=device)
+    noise = torch.randn(300, device=device)
+    {textwrap.indent(textwrap.dedent(branches), "    ").strip()}
+    torch.zeros(9, device=device)
+    """
+    needs = "kept = torch.zeros(9 << 30, device=device)"
+    answer = on_device(code.replace("NEEDS", needs), tmp_path)
+    assert answer.report["verdict"] == "unknown", answer.output
 
 
 def test_the_upper_bound_includes_the_other_branch(tmp_path: Path) -> None:

@@ -104,6 +104,11 @@ pub enum Message {
         /// Number of reads.
         count: u64,
     },
+    /// A condition on unknown values was evaluated, for the first time at its place.
+    Condition {
+        /// Place: the script's line, and the libraries that it called.
+        place: String,
+    },
     /// A line of the script read a value that was assumed, for the first time.
     Assumed {
         /// Id of the assumption.

@@ -8,13 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::{ClockMode, HostTime, PROTOCOL, RunDir, ValuePolicy};
 
 /// Values that a repeated run reads in place of those that were assumed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OtherValues {
     /// Value of unknown integers in place of 0; unknown floating-point numbers differ as well.
     pub number: Option<u16>,
-    /// `true` if conditions on unknown values have the other truth value, the first few times at each line.
-    pub conditions: bool,
+    /// Conditions on unknown values that have the other truth value, the first few times at each place.
+    pub conditions: Option<Inverted>,
+}
+
+/// Conditions that a repeated run inverts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Inverted {
+    /// All conditions.
+    All,
+    /// Those at these places, as [`Message::Condition`](crate::Message::Condition) names them.
+    Only(Vec<String>),
 }
 
 /// Limits and options of a run, written once to the run directory as JSON.

@@ -65,6 +65,8 @@ pub struct Facts {
     pub(crate) notes: Vec<Note>,
     /// The line that most often read values that only a GPU can compute since the last step, and how often.
     pub(crate) repeated: Option<(String, u64)>,
+    /// Places of conditions on unknown values.
+    pub(crate) conditions: Vec<String>,
     /// Totals of the processes' allocators.
     pub(crate) handed_out: Vec<HandedOut>,
     /// `true` if the probe ran in any of the script's processes.
@@ -321,6 +323,7 @@ pub(crate) fn gather(
         repeated: (inbox.processes.values())
             .filter_map(|speaker| speaker.repeated.clone())
             .max_by_key(|(_, count)| *count),
+        conditions: conditions(&inbox),
         handed_out: HandedOut::by_process(tracks),
         interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),
@@ -491,6 +494,13 @@ fn lines_that_read(inbox: &Inbox, id: &str) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Places of conditions on unknown values, each once, in the order of their first evaluation.
+fn conditions(inbox: &Inbox) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let all = inbox.processes.values().flat_map(|speaker| &speaker.conditions);
+    all.filter(|place| known.insert(place.as_str())).cloned().collect()
 }
 
 fn oom(inbox: &Inbox) -> Option<OomFacts> {

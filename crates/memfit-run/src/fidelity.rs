@@ -105,13 +105,13 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                 "condition",
                 &value.call,
                 Some(0),
-                "a second run in which it has the other truth value does not need more memory",
+                "runs in which it has the other truth value do not need more memory",
             ),
             Numbers::NeedsMore(bytes) => effect(
                 "condition",
                 &value.call,
                 Some(bytes),
-                "a second run in which such conditions have the other truth value needs that much more, which the upper bound includes",
+                "a run in which such conditions have the other truth value needs that much more, which the upper bound includes",
             ),
             Numbers::Untried => {
                 effect("condition", &value.call, None, "a peak may change if the other branch allocates more")

@@ -53,6 +53,8 @@ pub(crate) struct Speaker {
     pub(crate) oom_texts: Vec<String>,
     /// Assumed values that the script read: the id of each assumption, and a line that read it.
     pub(crate) assumed: Vec<(String, String)>,
+    /// Places of conditions on unknown values, in the order of their first evaluation.
+    pub(crate) conditions: Vec<String>,
     /// The line that read such values most often since the last step, and how often.
     pub(crate) repeated: Option<(String, u64)>,
     /// Remarks on the accuracy of the results.
@@ -120,6 +122,7 @@ impl Speaker {
                 self.cause = Cause { program, reached, sampled };
             }
             Message::Assumed { id, place } => self.assumed.push((id, place)),
+            Message::Condition { place } => self.conditions.push(place),
             Message::Repeated { place, count } => self.repeated = Some((place, count)),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),

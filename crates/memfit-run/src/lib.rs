@@ -11,6 +11,7 @@
 //! [`report`](fn@report) converts everything to the wire type.
 
 mod blame;
+mod branches;
 mod checkout;
 mod console;
 mod elsewhere;

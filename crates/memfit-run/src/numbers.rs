@@ -1,10 +1,11 @@
 //! Effect of assumed values, measured by further runs with other values.
 
-use memfit_channel::OtherValues;
+use memfit_channel::{Inverted, OtherValues};
 use memfit_report::remarks::Stake;
 use memfit_report::wire::Peak;
 
 use crate::RunError;
+use crate::branches::{self, Branches};
 use crate::facts::Facts;
 use crate::watch::Ended;
 
@@ -55,7 +56,7 @@ impl Numbers {
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
         let [large, small] =
-            OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), conditions: false });
+            OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), conditions: None });
         let mut others = run(large)?;
         let mut found = Self::compare(assumed, &others);
         // A run that failed without running out of memory does not show the number's effect.
@@ -71,18 +72,34 @@ impl Numbers {
         Ok(found)
     }
 
-    /// Determines the effect of conditions, by a run in which they are inverted.
+    /// Determines the effect of conditions, by runs in which they are inverted: all of them, then one by one.
     fn test_conditions(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let flipped = run(OtherValues { number: None, conditions: true })?;
-        let found = Self::compare_conditions(assumed, &flipped);
-        if matches!(found, Self::Harmless | Self::Unfinished) {
-            return Ok(found);
+        let inverting = |inverted| OtherValues { number: None, conditions: Some(inverted) };
+        let mut repeated = None;
+        let mut flipped = run(inverting(Inverted::All))?;
+        let mut branches = Branches::new(&assumed.conditions, &flipped.conditions);
+        let mut additional = 0;
+        loop {
+            let mut found = Self::compare_conditions(repeated.as_ref().unwrap_or(assumed), &flipped);
+            if !matches!(found, Self::Harmless | Self::Unfinished) && repeated.is_none() {
+                // A script that draws random sizes allocates differently each time.
+                let again = run(OtherValues::default())?;
+                found = Self::compare_conditions(&again, &flipped);
+                repeated = Some(again);
+            }
+            match found {
+                Self::Harmless => {}
+                Self::NeedsMore(bytes) => additional = bytes.max(additional),
+                _ => return Ok(found),
+            }
+            let Some(places) = branches.next() else { break };
+            flipped = run(inverting(branches::only(&places)))?;
+            branches.ran(&places, &flipped.conditions);
         }
-        // A script that draws random sizes allocates differently each time.
-        Ok(Self::compare_conditions(&run(OtherValues::default())?, &flipped))
+        Ok(if additional > 0 { Self::NeedsMore(additional) } else { Self::Harmless })
     }
 
     /// Additional bytes that the run with inverted conditions needed.

@@ -77,7 +77,7 @@ impl Stage {
         let overhead = overhead(request, torch);
         let mut setup = setup(request, overhead.as_ref(), values);
         setup.stacks |= changes.stacks;
-        setup.others = changes.others;
+        setup.others = changes.others.clone();
         setup.seeded = changes.seeded;
         setup.host.clone_from(&changes.host);
         setup.write(&run_dir)?;

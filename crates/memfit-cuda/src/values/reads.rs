@@ -5,7 +5,6 @@
 
 use std::{cell::Cell, slice};
 
-use memfit_channel::OtherValues;
 use memfit_kernels::memory::{Found, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
 
@@ -23,12 +22,14 @@ thread_local! {
     static UNKNOWN_FLOATS: Cell<u64> = const { Cell::new(0) };
     /// Assumptions that answered reads so far.
     static ASSUMPTIONS: Cell<u64> = const { Cell::new(0) };
-    /// Inverted conditions so far.
-    static FLIPS: Cell<i64> = const { Cell::new(0) };
+    /// Conditions on unknown values so far, ...
+    static CONDITIONS: Cell<u64> = const { Cell::new(0) };
+    /// ... and how many of them were inverted.
+    static FLIPS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Maximum number of conditions that are inverted in a thread.
-const MAX_FLIPS: i64 = 1000;
+const MAX_FLIPS: u64 = 1000;
 
 /// Numbers that a repeated run reads in place of 0: for a position, which is one of at least two, ...
 const OTHER_POSITION: u16 = 1;
@@ -111,12 +112,15 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     if assumptions.iter().any(|assumption| is_position(*assumption) || is_integer(*assumption)) {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
     }
-    let others = machine::get().map_or_else(|_| OtherValues::default(), |machine| machine.setup.others);
-    if let Some(number) = others.number {
+    let others = machine::get().ok().map(|machine| &machine.setup.others);
+    if let Some(number) = others.and_then(|others| others.number) {
         replace_unknown(bytes, &assumptions, reads.float, number);
     }
-    if others.conditions {
-        flip_condition(bytes, &assumptions);
+    if bytes.len() == 1 && assumptions.iter().copied().any(is_condition) {
+        CONDITIONS.set(CONDITIONS.get() + 1);
+        if others.is_some_and(|others| others.conditions.is_some()) {
+            flip_condition(bytes);
+        }
     }
     assumptions
 }
@@ -141,11 +145,11 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
     }
 }
 
-/// Inverts a condition on unknown values, a limited number of times: a loop may wait for it.
-fn flip_condition(bytes: &mut [u8], assumptions: &[Assumption]) {
-    let [truth] = bytes else { return };
-    if assumptions.iter().copied().any(is_condition) && FLIPS.get() < MAX_FLIPS {
-        *truth = u8::from(*truth == 0);
+/// Inverts a condition on unknown values, a limited number of times: a loop may wait for it. The probe, which
+/// knows the place, takes that back where another place is to be tried.
+fn flip_condition(bytes: &mut [u8]) {
+    if FLIPS.get() < MAX_FLIPS {
+        bytes.iter_mut().for_each(|truth| *truth = u8::from(*truth == 0));
         FLIPS.set(FLIPS.get() + 1);
     }
 }
@@ -246,11 +250,16 @@ extern "C" fn memfit_vgpu_assumptions() -> u64 {
     ASSUMPTIONS.get()
 }
 
-/// Number of this thread's inverted conditions so far; negative if this run inverts none.
+/// Number of this thread's conditions on unknown values so far.
 #[unsafe(no_mangle)]
-extern "C" fn memfit_vgpu_flips() -> i64 {
-    let inverts = machine::get().is_ok_and(|machine| machine.setup.others.conditions);
-    if inverts { FLIPS.get() } else { -1 }
+extern "C" fn memfit_vgpu_conditions() -> u64 {
+    CONDITIONS.get()
+}
+
+/// Number of those that were inverted.
+#[unsafe(no_mangle)]
+extern "C" fn memfit_vgpu_flips() -> u64 {
+    FLIPS.get()
 }
 
 #[cfg(test)]
@@ -259,19 +268,36 @@ mod tests {
 
     #[test]
     fn a_condition_is_inverted_only_if_nobody_computed_it() {
-        let flipped = |bytes: &[u8], assumptions: &[Assumption]| {
-            let mut bytes = bytes.to_vec();
-            flip_condition(&mut bytes, assumptions);
-            bytes
+        for (assumption, is_one) in [
+            (Assumption::UnknownTruth, true),
+            (Assumption::AnyFalse, true),
+            (Assumption::AllTrue, true),
+            (Assumption::Finite, false), // A correct script passes that.
+            (Assumption::UnknownNumber, false),
+        ] {
+            assert_eq!(is_condition(assumption), is_one, "{assumption:?}");
+        }
+        let flipped = |truth: u8| {
+            let mut bytes = [truth];
+            flip_condition(&mut bytes);
+            bytes[0]
         };
-        assert_eq!(flipped(&[0], &[Assumption::UnknownTruth]), [1]);
-        assert_eq!(flipped(&[0], &[Assumption::AnyFalse]), [1]);
-        assert_eq!(flipped(&[1], &[Assumption::AllTrue]), [0]);
-        assert_eq!(flipped(&[1], &[Assumption::Finite]), [1], "a correct script passes that");
-        assert_eq!(flipped(&[0], &[]), [0], "it is known");
-        assert_eq!(flipped(&[0, 0], &[Assumption::UnknownTruth]), [0, 0], "no condition");
+        assert_eq!((flipped(0), flipped(1), memfit_vgpu_flips()), (1, 0, 2));
         FLIPS.set(MAX_FLIPS);
-        assert_eq!(flipped(&[0], &[Assumption::UnknownTruth]), [0], "a loop may wait for it");
+        assert_eq!(flipped(0), 0, "a loop may wait for it");
+    }
+
+    #[test]
+    fn conditions_that_nobody_computed_are_counted() {
+        let counted = |length: usize, answers: Vec<Assumption>, known: usize| {
+            let before = memfit_vgpu_conditions();
+            complete(&mut vec![0; length], Found { answers, known, ..Found::default() });
+            memfit_vgpu_conditions() - before
+        };
+        assert_eq!(counted(1, vec![], 0), 1);
+        assert_eq!(counted(1, vec![Assumption::AllTrue], 1), 1);
+        assert_eq!(counted(1, vec![], 1), 0, "it is known");
+        assert_eq!(counted(4, vec![], 0), 0, "no condition");
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub enum Stake {
     /// A number that was read as zero. If it becomes a size, the effect is unbounded; a second run with
     /// another number shows whether anything depends on it.
     Number,
-    /// A condition that a branch may depend on; a second run in which it has the other truth value shows
+    /// A condition that a branch may depend on; runs in which it has the other truth value show
     /// whether the script then needs more memory.
     Condition,
     /// A size between zero and a bound that follows from the arguments.

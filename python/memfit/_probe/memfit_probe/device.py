@@ -32,8 +32,10 @@ class Device:
         self.reading = function("reading", ctypes.c_int, result=u64)
         # Returns the number of unknown floating-point values read so far.
         self.unknown_floats = function("unknown_floats", result=u64)
-        # Returns the number of this thread's inverted conditions so far; negative in a run that inverts none.
-        self.flips = function("flips", result=ctypes.c_int64)
+        # Returns the number of this thread's conditions on unknown values so far, ...
+        self.conditions = function("conditions", result=u64)
+        # ... and how many of them the device inverted.
+        self.flips = function("flips", result=u64)
         # Repeats the beginning of a range on the host by mapping its pages again, if the range is large.
         self.repeat = function("repeat", size, size, size, result=ctypes.c_bool)
         # Returns the number of assumptions that answered this thread's reads so far.

@@ -48,8 +48,8 @@ class Reads:
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         self.number = unknown_floats.kind(self.decides, self.condition)
-        # Number of conditions that may have been inverted at each place.
-        self.flipped = {}
+        # Number of conditions on unknown values at each place.
+        self.conditions = {}
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
         # Assumed reads of each place since the last complete step, whose number comes first.
@@ -80,7 +80,7 @@ class Reads:
             ):
                 return original(tensor, *args, **kwargs)
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
-            assumed, flips = known.assumptions(), known.flips()
+            assumed, conditions, flips = known.assumptions(), known.conditions(), known.flips()
             try:
                 result = original(tensor, *args, **kwargs)
             finally:
@@ -93,21 +93,29 @@ class Reads:
                 holds = asserts.needed(caller.f_code, caller.f_lasti) if name == "__bool__" else None
                 if holds is not None:
                     return holds
-                if known.flips() != flips and not self._may_flip():
+                if known.conditions() != conditions and self._inverts() != (known.flips() != flips):
                     return not result
             return result
 
         return read
 
     def condition(self, truth):
-        """Return a comparison's result, inverted the first few times in a run that inverts conditions."""
-        return not truth if self.known.flips() >= 0 and self._may_flip() else truth
+        """Return a comparison's result, inverted if this run inverts it."""
+        return truth != self._inverts()
 
-    def _may_flip(self):
-        """Return `True` the first few times at a line: a loop may wait for its condition."""
-        site = flows.site(frames_here())
-        self.flipped[site] = self.flipped.get(site, 0) + 1
-        return self.flipped[site] <= MAX_FLIPS
+    def _inverts(self):
+        """Return `True` if this run inverts the condition that the caller evaluates: at some places or at
+        all, and only the first few times, since a loop may wait for it.
+        """
+        path, line, libraries = flows.site(frames_here())
+        place = " > ".join([f"{path}:{line}", *libraries])
+        count = self.conditions[place] = self.conditions.get(place, 0) + 1
+        if count == 1:
+            channel.send("condition", place=place)
+        inverted = self.session.setup["others"]["conditions"]
+        if inverted is None or count > MAX_FLIPS:
+            return False
+        return inverted == "all" or place in inverted["only"]
 
     def _locate(self, count):
         """Record the location of a read, and the number of assumptions that answered it."""

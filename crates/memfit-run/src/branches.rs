@@ -1,0 +1,106 @@
+//! Which conditions further runs invert, so that branches are taken that the first run did not take.
+//!
+//! A run with all conditions inverted may end at the first of them (`if loss > 1e4: raise`), and takes no
+//! `else` of a nested one. So conditions are also inverted one by one, and together with those that appear
+//! only then.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use memfit_channel::Inverted;
+
+/// Maximum number of runs after the one in which all conditions are inverted.
+pub(crate) const MAX_RUNS: usize = 6;
+
+/// The sets of conditions that are still to be inverted.
+pub(crate) struct Branches {
+    /// Places of conditions that any run reached by a set that is queued or done.
+    known: BTreeSet<String>,
+    queue: VecDeque<Vec<String>>,
+    runs: usize,
+}
+
+impl Branches {
+    /// Begins after a run without inverted conditions and one with all of them inverted, which evaluated
+    /// conditions at these places.
+    pub(crate) fn new(plain: &[String], all: &[String]) -> Self {
+        let mut branches = Self { known: BTreeSet::new(), queue: VecDeque::new(), runs: 0 };
+        // With a single condition, both runs together took both of its branches.
+        if plain.len() > 1 || all.iter().any(|place| !plain.contains(place)) {
+            branches.ran(&[], plain);
+        }
+        branches
+    }
+
+    /// Takes note of the conditions that a run evaluated with these inverted: those that appeared only there
+    /// are inverted, too.
+    pub(crate) fn ran(&mut self, inverted: &[String], evaluated: &[String]) {
+        for place in evaluated {
+            if self.known.insert(place.clone()) {
+                self.queue.push_back([inverted, std::slice::from_ref(place)].concat());
+            }
+        }
+    }
+
+    /// Next set to invert; `None` after the last one, or after [`MAX_RUNS`].
+    pub(crate) fn next(&mut self) -> Option<Vec<String>> {
+        let next = self.queue.pop_front().filter(|_| self.runs < MAX_RUNS)?;
+        self.runs += 1;
+        Some(next)
+    }
+}
+
+/// The setting for a run in which these are inverted.
+pub(crate) fn only(places: &[String]) -> Inverted {
+    Inverted::Only(places.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script: the places that it evaluates if those given are inverted.
+    type Script = fn(&dyn Fn(&str) -> bool) -> Vec<&'static str>;
+
+    /// The sets that are inverted one after the other, after a run with all of them.
+    fn explored(script: Script) -> Vec<String> {
+        let run = |is_inverted: &dyn Fn(&str) -> bool| -> Vec<String> {
+            script(is_inverted).into_iter().map(str::to_owned).collect()
+        };
+        let mut branches = Branches::new(&run(&|_| false), &run(&|_| true));
+        let mut sets = Vec::new();
+        while let Some(set) = branches.next() {
+            branches.ran(&set, &run(&|place| set.iter().any(|each| each == place)));
+            sets.push(set.concat());
+        }
+        sets
+    }
+
+    #[test]
+    fn both_branches_of_a_single_condition_were_taken_before() {
+        assert!(explored(|_| vec!["a"]).is_empty());
+        assert!(explored(|_| vec![]).is_empty());
+    }
+
+    #[test]
+    fn conditions_after_a_guard_are_inverted_without_it() {
+        let script: Script = |inverted| if inverted("a") { vec!["a"] } else { vec!["a", "b"] };
+        assert_eq!(explored(script), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_else_of_a_nested_condition_is_reached() {
+        // if a: if b: … else: if c: … else: …
+        let script: Script = |inverted| match (inverted("a"), inverted("b")) {
+            (false, _) => vec!["a"],
+            (true, true) => vec!["a", "b"],
+            (true, false) => vec!["a", "b", "c"],
+        };
+        assert_eq!(explored(script), ["a", "ab", "ac"]);
+    }
+
+    #[test]
+    fn the_number_of_runs_is_limited() {
+        let script: Script = |_| vec!["a", "b", "c", "d", "e", "f", "g", "h"];
+        assert_eq!(explored(script).len(), MAX_RUNS);
+    }
+}
