@@ -99,7 +99,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         } else {
             format!("context: {context}; libraries: {libraries}; communicators: {communication}")
         };
-        let label = if alike { "outside".to_owned() } else { format!("outside, cu{cuda}") };
+        let label = if alike { "non-PyTorch".to_owned() } else { format!("non-PyTorch, cu{cuda}") };
         field(&label, &text, Some(&source));
     }
     if let Some(other) = device.outside.as_ref().and_then(|seen| seen.parts.other_processes) {
