@@ -51,7 +51,11 @@ pub fn plan_page(report: &PlanReport) -> String {
     }
     let mut said: Vec<String> = report.advice.iter().chain(&report.notes).cloned().collect();
     said.extend(report.smallest_card.as_ref().map(|card| {
-        format!("The smallest GPU on which the unmodified script fits is {} ({}).", card.name, size(card.capacity))
+        format!(
+            "The smallest GPU on which the unmodified script fits is {} ({}).",
+            card.name,
+            size(card.capacity)
+        )
     }));
     if !said.is_empty() {
         out.push_str("<section><h2>Notes</h2>\n<ul>\n");

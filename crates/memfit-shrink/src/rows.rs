@@ -404,7 +404,10 @@ mod tests {
                 "saves nothing in training: tensors take 2.0 MiB more, and the device peak rises by 50.0 MiB",
             ),
         );
-        check(with(10 * MIB, 150 * MIB), Some("saves nothing in training: the device peak rises by 50.0 MiB"));
+        check(
+            with(10 * MIB, 150 * MIB),
+            Some("saves nothing in training: the device peak rises by 50.0 MiB"),
+        );
     }
 
     #[test]

@@ -118,7 +118,9 @@ fn lane_summary(html: &mut String, lane: &LaneInfo) {
     for (category, bytes) in &peak.by_category {
         let _ = write!(html, "<tr><th scope=\"row\">{category}</th><td>{}</td></tr>", size(*bytes));
     }
-    html.push_str("</tbody></table><table><caption>Largest lines and modules at that moment</caption><thead><tr>");
+    html.push_str(
+        "</tbody></table><table><caption>Largest lines and modules at that moment</caption><thead><tr>",
+    );
     html.push_str("<th scope=\"col\">where</th><th scope=\"col\">category</th><th scope=\"col\">blocks</th>");
     html.push_str("<th scope=\"col\">size</th></tr></thead><tbody>");
     for holder in &lane.holders {

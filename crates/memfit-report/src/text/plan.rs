@@ -139,9 +139,7 @@ fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
             .map_or_else(String::new, |run| format!(": at most {} used{each}", size(run.peak.device_upper)))
     };
     let (style, badge, sentence) = match report.verdict {
-        Some(PlanVerdict::FitsAsIs) => {
-            (GOOD, "FITS AS IS", format!("on {place}{}", used(&report.baseline)))
-        }
+        Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IS", format!("on {place}{}", used(&report.baseline))),
         Some(PlanVerdict::FitsWithPlan) => {
             (GOOD, "FITS WITH A PLAN", format!("on {place}{}", used(&report.chosen)))
         }
@@ -278,7 +276,11 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
         out.push_str(&canvas.wrapped(&figures, style, &in_short(run)));
     }
     if report.pareto.iter().take(MAX_ROWS).any(|run| !run.fits && !is_too_big(run, report)) {
-        out.push_str(&canvas.wrapped("  ", DIM, "not run: no run with this GPU's memory confirms the figures"));
+        out.push_str(&canvas.wrapped(
+            "  ",
+            DIM,
+            "not run: no run with this GPU's memory confirms the figures",
+        ));
     }
 }
 

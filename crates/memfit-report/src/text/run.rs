@@ -83,8 +83,7 @@ const PACKAGES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
 /// Returns `true` if a frame belongs to Python or to an installed package.
 fn is_library(frame: &str) -> bool {
-    frame.starts_with('<')
-        || PACKAGES.iter().chain(&["/lib/python3"]).any(|part| frame.contains(part))
+    frame.starts_with('<') || PACKAGES.iter().chain(&["/lib/python3"]).any(|part| frame.contains(part))
 }
 
 /// Reason why memory ran out, and remedies.
