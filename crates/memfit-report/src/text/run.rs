@@ -260,8 +260,13 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     let _ = writeln!(out, "\n  {}", paint(BOLD, "Largest modules at the peak"));
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
     for module in peak.modules.iter().take(MAX_MODULES) {
-        let name = if module.name.is_empty() { "(the model itself)" } else { &module.name };
-        let name = canvas.shortened(name, room);
+        let name = match module.name.as_bytes() {
+            [] => "(the model itself)".to_owned(),
+            // A child of an `nn.Sequential`: a bare number would not be recognised as a module.
+            [b'0'..=b'9', ..] => format!("model.{}", module.name),
+            _ => module.name.clone(),
+        };
+        let name = canvas.shortened(&name, room);
         let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
     }
 }
