@@ -12,7 +12,8 @@ use crate::{Address, Past, PoolId, SegmentView, Stream};
 /// Class of requests that an expandable segment serves.
 type RequestClass = (Stream, bool, PoolId);
 
-/// Maximum distance in bytes within an expandable segment (64 GiB); addresses further away belong to another one.
+/// Maximum distance in bytes within an expandable segment (64 GiB); addresses further away belong to another
+/// one.
 const MAX_DISTANCE: u64 = 1 << 36;
 
 /// History of the segments that exist right before an event of a trace.
