@@ -1,5 +1,5 @@
-//! Finds out from the source whether a recorded call belongs to a training: whether a backward pass follows it,
-//! or the program only evaluates.
+//! Finds out from the source whether a recorded call belongs to a training: whether a backward pass follows
+//! it, or the program only evaluates.
 
 use memfit_source::{Call, Expression, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};
 
@@ -18,7 +18,8 @@ impl Code<'_> {
                 continue;
             };
             let Some(path) = scene.script.statement_at_line(site.line) else { continue };
-            // In a calling function, the graph continues only through the value that the line assigns or returns.
+            // In a calling function, the graph continues only through the value that the line assigns or
+            // returns.
             if depth > 0 && path.statement().kind == StatementKind::Expression && !is_run_by(&scene, &path) {
                 return false;
             }
