@@ -4,7 +4,9 @@ no trace.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import random
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import torch
 from memfit import _levers
 from memfit._levers import Target
 from memfit._levers import passes as passes_module
+from runs import ROOT
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
@@ -322,3 +325,35 @@ def test_a_cache_of_transformers_is_added_to_once_or_left_out(prefix: int, train
     assert torch.allclose(found[1], plain[1], atol=1e-7)
     assert found[2] == (0 if training and not prefix else plain[2])
     applied.undo()
+
+
+def normalised() -> nn.Sequential:
+    torch.manual_seed(0)
+    parts = [nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3)]
+    return nn.Sequential(nn.Sequential(*parts), nn.Sequential(*copy.deepcopy(parts)))
+
+
+def trained(model: nn.Module) -> dict[str, torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        torch.manual_seed(step)
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_patch_in_plain_pytorch_updates_running_statistics_once(compiled: bool) -> None:
+    """The function that `memfit plan --diff` writes into a script keeps what the label `exact` promises."""
+    declared = (ROOT / "crates/memfit-vocabulary/src/levers/checkpointing.rs").read_text()
+    source = declared.partition('r#"')[2].partition('"#')[0]
+    names: dict[str, Any] = {"contextlib": contextlib, "functools": functools, "torch": torch}
+    exec(source, names)
+    model = normalised()
+    names["recompute"](model, ["0", "1"])
+    if compiled:
+        model.compile(backend="aot_eager")
+    expected = trained(normalised())
+    for name, value in trained(model).items():
+        torch.testing.assert_close(value, expected[name], msg=name)

@@ -20,7 +20,7 @@ pub struct Past {
     pub lowest: Option<Address>,
     /// Order of allocation: a smaller value was allocated earlier, and segments without one before all
     /// others.
-    pub got: Option<u64>,
+    pub allocated_at: Option<u64>,
 }
 
 impl<D: Device> Allocator<D> {
@@ -120,9 +120,9 @@ impl<D: Device> Restorer<D> {
         }
         let plain = segments.iter().filter(|segment| !segment.expandable);
         let mut order: Vec<(Option<u64>, Address)> =
-            plain.map(|segment| (past(segment).got, segment.address)).collect();
+            plain.map(|segment| (past(segment).allocated_at, segment.address)).collect();
         order.sort_unstable();
-        let unknown = order.iter().take_while(|(got, _)| got.is_none());
+        let unknown = order.iter().take_while(|(allocated_at, _)| allocated_at.is_none());
         self.allocator.ages = Ages::unknown(unknown.map(|(_, address)| address.0).collect());
         let numbers: BTreeMap<Address, u32> =
             order.into_iter().map(|(_, address)| address).zip(1..).collect();

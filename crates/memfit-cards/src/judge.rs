@@ -27,13 +27,14 @@ use crate::architecture::{Architecture, UNLIMITED, largest_first};
 use crate::needs::{Need, chosen};
 use crate::replay::{Replay, Site, path};
 
-/// A replay is conclusive if this share of the GPU's memory, and at least [`MIN_EDGE`], more or less does not
-/// change its outcome.
-const EDGE_SHARE: u64 = 100;
+/// A replay is conclusive if its outcome is the same with one `EDGE_DIVISOR`-th of the GPU's memory more or
+/// less, and with [`MIN_EDGE`] more or less.
+const EDGE_DIVISOR: u64 = 100;
+/// Bytes.
 const MIN_EDGE: u64 = 128 << 20;
-/// Some kernels' workspaces grow with the number of multiprocessors. That growth is measured only if this
-/// fraction of the peak (one in `UNMEASURED_SPREAD`) more or less would change the outcome.
-const UNMEASURED_SPREAD: u64 = 4;
+/// Some kernels' workspaces grow with the number of multiprocessors. That growth is measured only if one
+/// `UNMEASURED_SPREAD_DIVISOR`-th of the peak more or less would change the outcome.
+const UNMEASURED_SPREAD_DIVISOR: u64 = 4;
 /// Number of architectures that may fail, while none succeeds, before the script is assumed to fail
 /// everywhere.
 const MAX_FAILED: usize = 2;
@@ -279,7 +280,7 @@ impl Judge {
         let spread = self.spread(recorded, device);
         let allowance = match spread {
             Spread::Known(spread) => own_edge + 2 * spread,
-            Spread::Unmeasured => own_edge + sample.report.peak.reserved / UNMEASURED_SPREAD,
+            Spread::Unmeasured => own_edge + sample.report.peak.reserved / UNMEASURED_SPREAD_DIVISOR,
             Spread::Unknown => return Err(run()),
         };
         let replayed = match self.replay_outcome(sample, device, allowance).ok_or_else(run)? {
@@ -493,7 +494,7 @@ impl Judge {
             Some(settled) => outcome.settle_as(settled),
             None if outcome.depends_on_values(request) => {
                 self.runs += 1;
-                self.progress.draw("once more, with other numbers for those that only a GPU computes");
+                self.progress.draw("another run, with other values for those that only a GPU can compute");
                 let settled = rehearsal.test_numbers(request, &Changes::default(), false, outcome);
                 self.progress.clear();
                 settled?;
@@ -586,5 +587,5 @@ fn needed(sample: &Ran, device: &Device) -> Peak {
 
 /// Bytes by which the memory of a GPU may vary without invalidating a replay's verdict.
 fn edge(capacity: u64) -> u64 {
-    (capacity / EDGE_SHARE).max(MIN_EDGE)
+    (capacity / EDGE_DIVISOR).max(MIN_EDGE)
 }

@@ -63,7 +63,7 @@ pub fn replicated(row: &CardRow, device: &Device, workload: &Workload, count: u3
                 "one process fits; with DistributedDataParallel's buckets and NCCL at their upper bound it may not".to_owned()
             }
             CardVerdict::Unknown => row.note.clone().unwrap_or_default(),
-            _ => "the script is one process: replicas by DistributedDataParallel are assumed, each with its own batch; their buckets, NCCL's buffers and the all-reduces are modelled, not run".to_owned(),
+            _ => "since the script is a single process, one DistributedDataParallel replica per GPU is assumed, each with its own batch. DDP's buckets, NCCL's buffers and the time of the all-reduces are modelled".to_owned(),
         }),
         ..row.clone()
     }

@@ -61,7 +61,7 @@ impl FromStr for ValuePolicy {
             },
         };
         part.ok().and_then(Self::at_fraction).ok_or_else(|| {
-            format!("`{text}` is none of `upper`, `lower`, `both`, or a position from 0 to 1 between the bounds such as `0.3`")
+            format!("`{text}` is not a bound: use `upper`, `lower`, `both`, or a position between them from 0 to 1, such as `0.3`")
         })
     }
 }

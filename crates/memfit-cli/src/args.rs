@@ -90,7 +90,7 @@ pub(crate) enum Verb {
     Replay(ReplayArgs),
     /// Show a recording in the browser: memory over time, block by block.
     View(ViewArgs),
-    /// Find mistakes in training scripts that waste, leak or break memory. Runs nothing.
+    /// Find mistakes in training scripts that waste or leak GPU memory, or make results wrong. Runs nothing.
     Check(CheckArgs),
     /// Show a rule's page, or list all rules.
     Rule(RuleArgs),
@@ -259,8 +259,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
 
-    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
-    /// output: the answer as JSON.
+    /// Omit the command, paths, lines, messages, and names of functions and modules from shareable output:
+    /// the answer as JSON.
     #[arg(long)]
     pub(crate) confidential: bool,
 

@@ -100,8 +100,15 @@ fn named_modules(track: &Track, modules: HashMap<TextId, u64>) -> Vec<ModuleByte
         .filter(|(id, bytes)| *id != TextId::NONE && *bytes > 0)
         .map(|(id, bytes)| ModuleBytes { name: track.texts.get(id).to_owned(), bytes })
         .collect();
-    named_modules.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&other.name)));
+    named_modules.sort_by(|one, other| {
+        other.bytes.cmp(&one.bytes).then_with(|| in_order(&one.name).cmp(&in_order(&other.name)))
+    });
     named_modules
+}
+
+/// Key that sorts `blocks.2` before `blocks.10`.
+fn in_order(name: &str) -> Vec<(u64, &str)> {
+    name.split('.').map(|part| part.parse().map_or((u64::MAX, part), |number| (number, ""))).collect()
 }
 
 /// Totals of the track at a moment.

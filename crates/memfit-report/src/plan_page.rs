@@ -51,10 +51,14 @@ pub fn plan_page(report: &PlanReport) -> String {
     }
     let mut said: Vec<String> = report.advice.iter().chain(&report.notes).cloned().collect();
     said.extend(report.smallest_card.as_ref().map(|card| {
-        format!("The smallest GPU on which it fits as it is: {} ({}).", card.name, size(card.capacity))
+        format!(
+            "The smallest GPU on which the unmodified script fits is {} ({}).",
+            card.name,
+            size(card.capacity)
+        )
     }));
     if !said.is_empty() {
-        out.push_str("<section><h2>Beside it</h2>\n<ul>\n");
+        out.push_str("<section><h2>Notes</h2>\n<ul>\n");
         for line in said {
             let _ = writeln!(out, "<li>{}", in_prose(&line));
         }

@@ -258,7 +258,12 @@ fn no_text_is_wider_than_it_may_be() {
         for width in [60, 80, 100, 120, 200] {
             for unicode in [true, false] {
                 for line in plain(&report, width, unicode).lines() {
-                    assert!(line.chars().count() <= width, "{width} columns, and this has more:\n{line}");
+                    // Lines of a diff are shown in full, so that they can be copied.
+                    let is_diff = line.starts_with("     +") || line.starts_with("     -");
+                    assert!(
+                        is_diff || line.chars().count() <= width,
+                        "{width} columns, and this has more:\n{line}"
+                    );
                     assert!(unicode || line.is_ascii(), "not ASCII:\n{line}");
                 }
             }

@@ -182,7 +182,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
         kind,
         message: format!("{which} has no module `{module}`."),
         hint: Some(own.or_else(|| package_of(module, python)).unwrap_or_else(|| format!(
-            "install what provides it for that interpreter (`{python} -m pip install …`; a package's name can differ from its module's), or name another interpreter's path in the command; for a module of the script's own project, start in the folder, and with the `PYTHONPATH`, that its README has"
+            "install the package that provides it (`{python} -m pip install …`; the package's name can differ from the module's), or give another interpreter's path in the command. If the module belongs to the script's own project, run the command in the folder, and with the `PYTHONPATH`, that the project's README names"
         ))),
     })
 }

@@ -177,7 +177,7 @@ fn row<B: Bench>(
     }
     notes.extend(kept_activations(baseline, &row));
     notes.extend(Some(technique.note.to_owned()).filter(|note| !note.is_empty()));
-    row.note = Some(notes.join("; ")).filter(|note| !note.is_empty());
+    row.note = Some(notes.join("\n")).filter(|note| !note.is_empty());
     Ok(Some(row))
 }
 
@@ -211,14 +211,27 @@ fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
     if after.device < before.device {
         return None;
     }
+    let device = after.device - before.device;
     let (more, less) =
         (after.allocated.saturating_sub(before.allocated), before.allocated.saturating_sub(after.allocated));
-    Some(if more > 0 {
-        format!("saves nothing in {what}: tensors take {} more", size(more))
-    } else if less > 0 {
-        format!("saves nothing in {what}: tensors take {} less, the allocator's segments do not", size(less))
-    } else {
-        format!("saves nothing in {what}")
+    let nothing = format!("saves nothing in {what}");
+    Some(match (device, more, less) {
+        (0, 0, 0) => nothing,
+        (0, 0, less) => {
+            format!("{nothing}: tensors take {} less, but the allocator's segments do not", size(less))
+        }
+        (0, more, _) => format!("{nothing}: tensors take {} more", size(more)),
+        (device, 0, 0) => format!("{nothing}: the device peak rises by {}", size(device)),
+        (device, 0, less) => format!(
+            "{nothing}: tensors take {} less, but the device peak rises by {}",
+            size(less),
+            size(device)
+        ),
+        (device, more, _) => format!(
+            "{nothing}: tensors take {} more, and the device peak rises by {}",
+            size(more),
+            size(device)
+        ),
     })
 }
 
@@ -314,7 +327,10 @@ mod tests {
         // There is no note that it saves nothing on a part that it does not affect.
         assert_eq!(optimizer.note, None);
         let note = lora.note.as_deref().unwrap();
-        assert!(note.starts_with("saves nothing in inference: tensors take 20.0 MiB more; "), "{note}");
+        let first = note.lines().next();
+        let expected =
+            "saves nothing in inference: tensors take 20.0 MiB more, and the device peak rises by 20.0 MiB";
+        assert_eq!(first, Some(expected));
     }
 
     #[test]
@@ -380,7 +396,17 @@ mod tests {
         check(with(13 * MIB, 100 * MIB), Some("saves nothing in training: tensors take 3.0 MiB more"));
         check(
             with(9 * MIB, 100 * MIB),
-            Some("saves nothing in training: tensors take 1.0 MiB less, the allocator's segments do not"),
+            Some("saves nothing in training: tensors take 1.0 MiB less, but the allocator's segments do not"),
+        );
+        check(
+            with(12 * MIB, 150 * MIB),
+            Some(
+                "saves nothing in training: tensors take 2.0 MiB more, and the device peak rises by 50.0 MiB",
+            ),
+        );
+        check(
+            with(10 * MIB, 150 * MIB),
+            Some("saves nothing in training: the device peak rises by 50.0 MiB"),
         );
     }
 

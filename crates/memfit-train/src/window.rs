@@ -21,7 +21,7 @@ pub struct Window {
     batches: u32,
     /// Weight of this rank's micro-batches so far.
     counted: f64,
-    /// Expected weight of a batch, from the first batch; `None` before it.
+    /// Expected weight of the window, computed from its first batch; `None` before it.
     expected: Option<f64>,
     /// Divisor of the losses; `None` before the first batch.
     divisor: Option<f64>,
@@ -38,7 +38,7 @@ impl Window {
 
     /// Adds a batch with an expected weight. Returns `true` if it is the window's first.
     ///
-    /// The first batch sets the divisor: its own weight for each batch of the window.
+    /// The first batch sets the divisor: its weight times the number of batches in a window.
     pub fn arrive(&mut self, expected: f64) -> Result<bool, TrainError> {
         let expected = checked(expected)?;
         self.batches += 1;

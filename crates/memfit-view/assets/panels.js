@@ -1,8 +1,8 @@
 // Everything around the timeline: the explanation, figures, search, what is under the pointer, and the panels of a moment.
 
 const KEYS = [
-  ["← →", "move the moment; with Shift further"], [", .", "one event back or forward"], ["↑ ↓", "the block above or below, at the moment"],
-  ["+ −", "zoom in or out, about the moment"], ["h H", "increase or decrease the vertical scale"], ["Shift ↑ ↓", "move it up or down"], ["0", "show everything"], ["Page ↑ ↓", "move the window by half"], ["Home End", "to the beginning or the end"],
+  ["← →", "move the cursor; in larger steps with Shift"], [", .", "one event back or forward"], ["↑ ↓", "select the block above or below at the cursor"],
+  ["+ −", "zoom in or out at the cursor"], ["h H", "increase or decrease the vertical scale"], ["Shift ↑ ↓", "move it up or down"], ["0", "show everything"], ["Page ↑ ↓", "move the window by half"], ["Home End", "to the beginning or the end"],
   ["p", "to the peak"], ["o O", "to the next or the previous failure"], ["n N", "to the next or the previous step"],
   ["f", "fit the height to the window"], ["r", "allocated or reserved"], ["c", "colours by category or by line"], ["s", "events or seconds along the axis"], ["/", "search"], ["Enter", "to the selected block's details"], ["Esc", "clear the selection"], ["t", "light or dark"], ["?", "this list"],
 ];
@@ -15,7 +15,7 @@ const CAUSES = {
 };
 
 const words = (name = "") => name.replaceAll("-", " ").replaceAll("_", " ");
-const LABELS = { exact: "the same mathematics", rounding: "the same mathematics, rounded in another order", precision: "the same training in fewer bits", "changes-training": "training results change" };
+const LABELS = { exact: "the same mathematics", rounding: "the same mathematics; results differ by rounding", precision: "the same training in fewer bits", "changes-training": "training results change" };
 /** So many remedies are shown at once. */
 const BEST = 3;
 const PROOFS = { replayed: "the recorded allocator calls were replayed with it", modelled: "computed from the recording" };
@@ -30,7 +30,7 @@ function drawExplanation(app, recordings) {
     const untold = [...new Set([...remarks, ...(explanation?.unknown ?? [])])];
     return el("div", {},
       known ? drawCause(app, explanation, of ? `${of}${name}` : "Why") : null,
-      untold.length ? el("details.untold", {}, el("summary", {}, `${of}${many(untold.length, "thing")} this recording does not tell`), el("ul", {}, ...untold.map((remark) => el("li", {}, remark)))) : null);
+      untold.length ? el("details.untold", {}, el("summary", {}, `${of}${many(untold.length, "limit")} of this recording`), el("ul", {}, ...untold.map((remark) => el("li", {}, remark)))) : null);
   });
   byId("why").replaceChildren(...cards);
 }
@@ -87,7 +87,7 @@ function drawFigures(app) {
     const figures = [
       ["peak allocated", size(peak.allocated), lane.describe(peak.tick).replace(/(\d) (\w+)$/, "$1\u00a0$2")],
       ["peak reserved", size(peak.highest_reserved), capacity ? `${share(peak.highest_reserved, capacity)} of the GPU` : "segments the allocator held"],
-      ["beyond the tensors", size(loose), `${share(loose, peak.highest_reserved)} of the reserved memory`],
+      ["reserved, not in tensors", size(loose), `${share(loose, peak.highest_reserved)} of the reserved memory`],
       ["blocks", count(lane.info.blocks), `${many(lane.ticks, "event")}`],
       ["steps", lane.knowsSteps ? count(lane.steps.tick.length) : "not known", lane.knowsSteps ? stepsNote(lane) : "none were recorded"],
     ];

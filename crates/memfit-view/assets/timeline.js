@@ -127,9 +127,9 @@ class Chart {
     const ticks = Math.max(1, Math.round(columns.perColumn));
     const { axis, view } = this.timeline;
     const each = axis === "time"
-      ? `Each column is ${duration((view.to - view.from) / columns.high.length)}, and shows the highest of its events. `
+      ? `Each column spans ${duration((view.to - view.from) / columns.high.length)} and shows the highest value in that time. `
       : columns.perColumn > 1.01
-      ? `Each column is ${many(ticks, "event")}: solid up to the lowest, lighter up to the highest of them. `
+      ? `Each column spans ${many(ticks, "event")}: solid up to their lowest value, lighter up to their highest. `
       : "Every event has a column of its own. ";
     const higher = merged && this.timeline.magnified < 2 ? " Magnify the height (h) to see more of them." : "";
     if (!columns.exact) return `${each}Zoom in to see single blocks; nothing is left out of the curves.`;
@@ -268,7 +268,7 @@ class Chart {
     context.setLineDash([]);
     if (y < 12) context.textBaseline = "top";
     context.textAlign = "right";
-    this.caption(context, `the card's ${size(capacity)}`, this.width - 6, y - 3, "bad");
+    this.caption(context, `the GPU's ${size(capacity)}`, this.width - 6, y - 3, "bad");
     context.textAlign = "left";
   }
 

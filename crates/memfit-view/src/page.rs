@@ -108,17 +108,19 @@ fn lane_summary(html: &mut String, lane: &LaneInfo) {
     let peak = &lane.peak;
     let _ = write!(
         html,
-        "<h3>{}</h3><p>Most allocated: {}. Reserved then: {}; at most: {}.</p>",
+        "<h3>{}</h3><p>Peak allocated: {}. Reserved at that moment: {}. Peak reserved: {}.</p>",
         escape(&lane.title),
         size(peak.allocated),
         size(peak.reserved),
         size(peak.highest_reserved)
     );
-    html.push_str("<table><caption>What it was made of when most was allocated</caption><tbody>");
+    html.push_str("<table><caption>By category, at the peak of allocated memory</caption><tbody>");
     for (category, bytes) in &peak.by_category {
         let _ = write!(html, "<tr><th scope=\"row\">{category}</th><td>{}</td></tr>", size(*bytes));
     }
-    html.push_str("</tbody></table><table><caption>Who held most then</caption><thead><tr>");
+    html.push_str(
+        "</tbody></table><table><caption>Largest lines and modules at that moment</caption><thead><tr>",
+    );
     html.push_str("<th scope=\"col\">where</th><th scope=\"col\">category</th><th scope=\"col\">blocks</th>");
     html.push_str("<th scope=\"col\">size</th></tr></thead><tbody>");
     for holder in &lane.holders {

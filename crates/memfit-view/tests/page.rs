@@ -112,7 +112,7 @@ fn the_page_forbids_itself_the_network() {
 fn the_summary_needs_no_script() {
     let page = file(&view(&PLAIN, false));
     for part in
-        ["Most allocated: 28.0 MiB", "/home/me/project/train.py:31", "<th scope=\"row\">gradients</th>"]
+        ["Peak allocated: 28.0 MiB", "/home/me/project/train.py:31", "<th scope=\"row\">gradients</th>"]
     {
         assert!(page.contains(part), "{part} is missing");
     }

@@ -188,7 +188,7 @@ impl Label {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Exact => "the same mathematics",
-            Self::Rounding => "the same mathematics, rounded in another order",
+            Self::Rounding => "the same mathematics; results differ by rounding",
             Self::Precision => "the same training in fewer bits",
             Self::ChangesTraining => "training results change",
         }

@@ -229,7 +229,7 @@ def check(
     isolated: bool = False,
     cwd: Path | None = None,
 ) -> CheckReport:
-    """Find mistakes in training scripts that waste, leak or break memory. Runs nothing.
+    """Find mistakes in training scripts that waste or leak GPU memory, or make results wrong. Runs nothing.
 
     `paths` are Python files, notebooks, Markdown, or folders of them. The keywords are the options of
     `memfit check`; `fix` changes the files.

@@ -12,13 +12,14 @@ use crate::{Address, Past, PoolId, SegmentView, Stream};
 /// Class of requests that an expandable segment serves.
 type RequestClass = (Stream, bool, PoolId);
 
-/// Maximum distance within an expandable segment; addresses further away belong to another one.
+/// Maximum distance in bytes within an expandable segment (64 GiB); addresses further away belong to another
+/// one.
 const MAX_DISTANCE: u64 = 1 << 36;
 
 /// History of the segments that exist right before an event of a trace.
 pub(super) struct History {
     /// Allocation time of each segment, if it is in the trace.
-    got: BTreeMap<u64, u64>,
+    allocated_at: BTreeMap<u64, u64>,
     /// Lowest address at which each expandable segment ever has memory.
     lowest: BTreeMap<RequestClass, u64>,
 }
@@ -31,13 +32,13 @@ impl History {
         at: usize,
     ) -> Self {
         let at = at.min(trace.len());
-        Self { got: got_in(&trace[..at]), lowest: lowest(snapshot, trace, segments, at) }
+        Self { allocated_at: allocation_times(&trace[..at]), lowest: lowest(snapshot, trace, segments, at) }
     }
 
     pub(super) fn past_of(&self, segment: &SegmentView) -> Past {
         Past {
             lowest: self.lowest.get(&served(segment)).copied().map(Address),
-            got: self.got.get(&segment.address.0).copied(),
+            allocated_at: self.allocated_at.get(&segment.address.0).copied(),
         }
     }
 
@@ -51,20 +52,21 @@ const fn served(segment: &SegmentView) -> RequestClass {
     (segment.stream, segment.small, segment.pool)
 }
 
-fn got_in(trace: &[TraceEvent]) -> BTreeMap<u64, u64> {
-    let mut got = BTreeMap::new();
-    for (place, event) in (0..).zip(trace) {
+/// Allocation time of each segment that exists after these events, as the event's index.
+fn allocation_times(trace: &[TraceEvent]) -> BTreeMap<u64, u64> {
+    let mut times = BTreeMap::new();
+    for (index, event) in (0..).zip(trace) {
         match event.action {
             TraceAction::SegmentAlloc => {
-                got.insert(event.address, place);
+                times.insert(event.address, index);
             }
             TraceAction::SegmentFree => {
-                got.remove(&event.address);
+                times.remove(&event.address);
             }
             _ => {}
         }
     }
-    got
+    times
 }
 
 fn lowest(

@@ -74,8 +74,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
 
-    /// Make the plan a patch for `git apply`, and run the patched script to check it. Print the patch, or
-    /// write it to this file.
+    /// Turn the plan into a patch for `git apply`, and run the patched script to check it. Print the patch,
+    /// or write it to this file.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = SHOWN, value_hint = ValueHint::FilePath)]
     pub(crate) diff: Option<PathBuf>,
 
@@ -94,7 +94,7 @@ pub(crate) struct PlanArgs {
 pub(crate) enum Allow {
     /// The same mathematics.
     Exact,
-    /// The same mathematics in another rounding order.
+    /// The same mathematics; results differ by rounding.
     Rounding,
     /// The same training with fewer bits, as in common mixed precision.
     #[default]

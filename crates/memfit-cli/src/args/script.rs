@@ -28,8 +28,8 @@ pub(crate) struct ScriptArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) catalogue: Option<PathBuf>,
 
-    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
-    /// output: recordings, and the answer as JSON.
+    /// Omit the command, paths, lines, messages, and names of functions and modules from shareable output:
+    /// recordings, and the answer as JSON.
     #[arg(long)]
     pub(crate) confidential: bool,
 }

@@ -252,3 +252,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn equally_large_modules_are_in_the_order_of_their_numbers() {
+    let mut names = ["blocks.10", "head", "blocks.2", "blocks.2.norm", "blocks.1"];
+    names.sort_by_key(|name| in_order(name));
+    assert_eq!(names, ["blocks.1", "blocks.2", "blocks.2.norm", "blocks.10", "head"]);
+}

@@ -151,10 +151,10 @@ fn shortfall(analysis: &Analysis<'_>, requested: u64) -> String {
                 format!(" (the allocator rounds {} up)", size(requested))
             };
             format!(
-                "the request needs a new segment of {}{rounded}, {} more than the {} outside of the segments; {} inside them are free, but in blocks that are too small",
+                "the request needs a new segment of {}{rounded}, but only {} are not yet reserved: {} are missing. The reserved segments have {} free, in blocks that are too small",
                 size(segment),
-                size(short),
                 size(outside),
+                size(short),
                 size(inside)
             )
         }

@@ -32,7 +32,7 @@ const fn layer_norm(columns: f64) -> f64 {
     2.0 * single(4096.0 * columns)
 }
 
-/// Elements of a group norm over 128 sequences of 512, in groups of four channels.
+/// Bytes of the input of a group norm over 128 sequences of 512, in groups of four channels.
 const fn grouped(channels: f64) -> f64 {
     single(128.0 * 512.0 * channels)
 }

@@ -1,4 +1,5 @@
-//! Training in the source around a recorded call: none at all, or a backward pass that is still to come.
+//! Finds out from the source whether a recorded call belongs to a training: whether a backward pass follows
+//! it, or the program only evaluates.
 
 use memfit_source::{Call, Expression, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};
 
@@ -17,7 +18,8 @@ impl Code<'_> {
                 continue;
             };
             let Some(path) = scene.script.statement_at_line(site.line) else { continue };
-            // Further out, only what the line makes of the call's result can be part of the graph.
+            // In a calling function, the graph continues only through the value that the line assigns or
+            // returns.
             if depth > 0 && path.statement().kind == StatementKind::Expression && !is_run_by(&scene, &path) {
                 return false;
             }
@@ -67,7 +69,7 @@ fn is_training_name(name: &str) -> bool {
 enum Next {
     /// The program reaches it in the same iteration of all loops around the statement.
     Straight,
-    /// A loop around the statement contains one that the statement does not certainly lead to.
+    /// A loop around the statement contains a backward pass that may not run in the same iteration.
     InSomeIterations,
     /// The function has none.
     Unknown,

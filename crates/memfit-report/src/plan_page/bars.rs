@@ -102,8 +102,7 @@ fn table(out: &mut String, rows: &[(&str, &PlanRun)]) {
     }
     for name in categories.into_iter().chain(["outside"]) {
         let swatch = format!("<span class=\"square\" style=\"background: var(--{name})\"></span>");
-        let shown =
-            if name == "outside" { "outside the allocator, at most, and at other times" } else { name };
+        let shown = if name == "outside" { "non-PyTorch at most, and other moments" } else { name };
         line(&swatch, shown, &|run| {
             size(parts(run).iter().find(|(known, _)| *known == name).map_or(0, |(_, bytes)| *bytes))
         });

@@ -97,14 +97,14 @@ fn loader(report: &DataReport, canvas: Canvas, out: &mut String) {
         Some(rate) => field(
             "speed",
             &format!(
-                "{} images a second, measured on {} of them",
+                "{} images a second, measured over {} decodes",
                 count(rate.round() as u64),
                 count(here.measured)
             ),
         ),
         None => field("speed", "no image could be decoded"),
     }
-    field("decoding one", &spread(&here.decoding, size));
+    field("memory per decode", &spread(&here.decoding, size));
     field("reduced decode", &share(here.scaled, report.images));
     field("JPEG decoder", here.jpeg);
 }
@@ -131,14 +131,14 @@ fn dataloader(report: &DataReport, canvas: Canvas, out: &mut String) {
     }
     let largest = size(there.largest_decode);
     field(
-        "in its workers",
-        &format!("up to {}, the largest image being {largest}", size(there.in_workers)),
+        "in the workers",
+        &format!("up to {}; decoding the largest image takes {largest}", size(there.in_workers)),
         false,
     );
 }
 
 fn classes(classes: &[DataClass], dot: &str) -> String {
-    let one = |class: &DataClass| format!("{} {}", class.name, count(class.count));
+    let one = |class: &DataClass| format!("{}: {}", class.name, count(class.count));
     if classes.len() <= CLASSES {
         return classes.iter().map(one).collect::<Vec<_>>().join(dot);
     }

@@ -27,10 +27,9 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
         out.push_str(&canvas.wrapped("  ", Style::new(), &evidence.text));
         stack(&mut out, &evidence.stack, canvas);
     }
-    if !report.fixes.is_empty() {
-        let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
-        let _ = writeln!(out, "\n  {}", paint(BOLD, title));
-        fixes(&mut out, &report.fixes, MAX_FIXES, canvas);
+    if !report.holders.is_empty() {
+        let _ = writeln!(out, "\n  {}", paint(BOLD, "What held the memory"));
+        tree(&mut out, &report.holders, canvas);
     }
     if !report.leaks.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What grows with each step"));
@@ -57,9 +56,10 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
             ));
         }
     }
-    if !report.holders.is_empty() {
-        let _ = writeln!(out, "\n  {}", paint(BOLD, "What held the memory"));
-        tree(&mut out, &report.holders, canvas);
+    if !report.fixes.is_empty() {
+        let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
+        let _ = writeln!(out, "\n  {}", paint(BOLD, title));
+        fixes(&mut out, &report.fixes, MAX_FIXES, canvas);
     }
     if report.cause != Cause::None {
         let _ = writeln!(
@@ -205,7 +205,8 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
             );
             for line in changed.filter(|line| line.starts_with(['+', '-'])) {
                 let style = if line.starts_with('+') { GOOD } else { BAD };
-                let _ = writeln!(out, "     {}", paint(style, &canvas.shortened(line, canvas.columns() - 6)));
+                // In full, also if it is longer than a row: a shortened line could not be copied.
+                let _ = writeln!(out, "     {}", paint(style, &one_line(line)));
             }
         }
     }

@@ -87,8 +87,9 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
     let alike = device.overhead(13).has_figures_of(&device.overhead(12));
     for cuda in [13, 12].into_iter().take(if alike { 1 } else { 2 }) {
         let outside = device.overhead(cuda);
+        let release = if alike { String::new() } else { format!("with CUDA {cuda}: ") };
         let text = format!(
-            "context {}, libraries {}, {} for each NCCL communicator",
+            "{release}context {}, libraries {}, {} for each NCCL communicator",
             interval(outside.context),
             interval(outside.libraries),
             interval(outside.per_communicator)
@@ -99,8 +100,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         } else {
             format!("context: {context}; libraries: {libraries}; communicators: {communication}")
         };
-        let label = if alike { "outside".to_owned() } else { format!("outside, cu{cuda}") };
-        field(&label, &text, Some(&source));
+        field("non-PyTorch", &text, Some(&source));
     }
     if let Some(other) = device.outside.as_ref().and_then(|seen| seen.parts.other_processes) {
         field("other programs", &format!("{other}, assumed in each run"), device.calibrated_by());

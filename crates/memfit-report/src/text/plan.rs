@@ -133,9 +133,16 @@ fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
         (gpus, nodes) => format!("{gpus} x virtual ({nodes} machines)"),
     };
     let place = format!("{many} {name} ({} usable of {})", size(report.budget), size(report.device.capacity));
+    let each = if gpus > 1 { " on each" } else { "" };
+    let used = |run: &Option<PlanRun>| {
+        run.as_ref()
+            .map_or_else(String::new, |run| format!(": at most {} used{each}", size(run.peak.device_upper)))
+    };
     let (style, badge, sentence) = match report.verdict {
-        Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IS", format!("on {place}")),
-        Some(PlanVerdict::FitsWithPlan) => (GOOD, "FITS WITH A PLAN", format!("on {place}")),
+        Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IS", format!("on {place}{}", used(&report.baseline))),
+        Some(PlanVerdict::FitsWithPlan) => {
+            (GOOD, "FITS WITH A PLAN", format!("on {place}{}", used(&report.chosen)))
+        }
         Some(PlanVerdict::DoesNotFit) if report.interrupted => {
             (DOUBT, "NO PLAN YET", format!("for {place}: the search was interrupted"))
         }
@@ -226,7 +233,7 @@ fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
     if after.is_some_and(|run| run.parallel.is_some()) {
         row("bound by", &|run| run.bound_by.map_or("?".to_owned(), |bound| bound.name().to_owned()));
     }
-    row("device", &|run| size(run.peak.device_upper));
+    row("device at most", &|run| size(run.peak.device_upper));
     row("reserved", &|run| size(run.peak.reserved));
     row("allocated", &|run| size(run.peak.allocated));
     let Some(at_peak) = &baseline.at_peak else { return };
@@ -253,7 +260,7 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
             "{mark} {:>10} {:>11}  {:<7}  ",
             run.step_ms_estimate.map_or("?".to_owned(), milliseconds),
             size(run.peak.device_upper),
-            match (run.fits, run.refuted || run.peak.device_upper > report.budget) {
+            match (run.fits, is_too_big(run, report)) {
                 (true, _) => "fits",
                 (false, true) => "too big",
                 (false, false) => "not run",
@@ -268,6 +275,17 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
         };
         out.push_str(&canvas.wrapped(&figures, style, &in_short(run)));
     }
+    if report.pareto.iter().take(MAX_ROWS).any(|run| !run.fits && !is_too_big(run, report)) {
+        out.push_str(&canvas.wrapped(
+            "  ",
+            DIM,
+            "not run: no run with this GPU's memory confirms the figures",
+        ));
+    }
+}
+
+fn is_too_big(run: &PlanRun, report: &PlanReport) -> bool {
+    run.refuted || run.peak.device_upper > report.budget
 }
 
 /// A plan in few words.
@@ -311,7 +329,7 @@ fn next(report: &PlanReport) -> Vec<String> {
     }
     if let Some(card) = &report.smallest_card {
         lines.push(format!(
-            "the smallest GPU on which it fits as is: {} ({})",
+            "the smallest GPU on which the unmodified script fits is {} ({})",
             card.name,
             size(card.capacity)
         ));

@@ -66,15 +66,24 @@ fn stack(out: &mut String, frames: &[String], canvas: Canvas) {
                 let _ = writeln!(out, "    {}", paint(DIM, "which called libraries, innermost first:"));
             }
         }
+        let frame = if in_library { without_packages_folder(frame) } else { frame };
         let line = canvas.shortened(&format!("at {frame}"), canvas.columns() - 4);
         let _ = writeln!(out, "    {}", paint(DIM, &line));
     }
 }
 
+/// A library's frame without the folder in which packages are installed, which says little and takes much
+/// room.
+fn without_packages_folder(frame: &str) -> &str {
+    PACKAGES.iter().find_map(|folder| frame.split_once(folder)).map_or(frame, |(_, rest)| rest)
+}
+
+/// Folders in which packages are installed.
+const PACKAGES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
+
 /// Returns `true` if a frame belongs to Python or to an installed package.
 fn is_library(frame: &str) -> bool {
-    frame.starts_with('<')
-        || ["/site-packages/", "/dist-packages/", "/lib/python3"].iter().any(|part| frame.contains(part))
+    frame.starts_with('<') || PACKAGES.iter().chain(&["/lib/python3"]).any(|part| frame.contains(part))
 }
 
 /// Reason why memory ran out, and remedies.
@@ -251,8 +260,13 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     let _ = writeln!(out, "\n  {}", paint(BOLD, "Largest modules at the peak"));
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
     for module in peak.modules.iter().take(MAX_MODULES) {
-        let name = if module.name.is_empty() { "(the model itself)" } else { &module.name };
-        let name = canvas.shortened(name, room);
+        let name = match module.name.as_bytes() {
+            [] => "(the model itself)".to_owned(),
+            // A child of an `nn.Sequential`: a bare number would not be recognised as a module.
+            [b'0'..=b'9', ..] => format!("model.{}", module.name),
+            _ => module.name.clone(),
+        };
+        let name = canvas.shortened(&name, room);
         let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
     }
 }
@@ -285,7 +299,10 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("interval", &text);
     }
     if let Some(at) = &report.at_peak {
-        let instant = format!("step {}, {}: {} allocated", at.step, phase(at.phase), size(at.allocated));
+        let mut instant = format!("step {}, {}", at.step, phase(at.phase));
+        if at.allocated != peak.allocated {
+            let _ = write!(instant, ": {} allocated", size(at.allocated));
+        }
         fact("peak in", &instant);
     }
     let parts = outside(report);
@@ -502,7 +519,7 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     }
     if !coverage.evaluation || !coverage.largest_batch {
         advice.push(
-            "`--cover full` also runs the script's evaluation and a batch of its largest items".to_owned(),
+            "`--cover full` also runs an evaluation and a batch of the data set's largest items, if the script has them".to_owned(),
         );
     }
     if report.headroom >= 0 && report.headroom.unsigned_abs() < report.device.capacity / 50 {

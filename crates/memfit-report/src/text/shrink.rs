@@ -25,7 +25,7 @@ pub fn shrink(report: &ShrinkReport, canvas: Canvas) -> String {
     out.push('\n');
     for row in &report.rows {
         let _ = writeln!(out, "  {}: {}", paint(BOLD, &row.technique), row.title);
-        if let Some(note) = &row.note {
+        for note in row.note.iter().flat_map(|note| note.lines()) {
             out.push_str(&canvas.wrapped("      ", DIM, note));
         }
         if row.training.or(row.inference).is_some() {
@@ -54,12 +54,12 @@ fn headline(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
         let name = device.name.strip_prefix("NVIDIA ").unwrap_or(&device.name);
         let dot = canvas.dot();
         format!(
-            "  on a virtual {name} ({}){dot}for the {} that ran",
+            "on a virtual {name} ({}){dot}for the {} that ran",
             size(device.capacity),
             counted(report.steps, "step")
         )
     });
-    let _ = writeln!(out, "{}{}", paint(style, &head), paint(DIM, &place));
+    out.push_str(&canvas.wrapped(&format!("{head}  "), style, &place));
 }
 
 fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
@@ -107,7 +107,7 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
     }
     let marks = if canvas.unicode { ("✓", "✗") } else { ("+", "-") };
     let legend = format!(
-        "training and inference: memory used on the device; {} training fits on this GPU, {} it does not",
+        "training and inference: device peak; {} training fits on this GPU even if memory outside PyTorch is at its upper bound, {} it does not",
         marks.0, marks.1
     );
     out.push_str(&canvas.wrapped("  ", DIM, &legend));

@@ -61,7 +61,7 @@ pub struct ShrinkRow {
     pub label: Label,
     /// The technique in the user's own code.
     pub how: String,
-    /// Cost, or the reason for empty cells.
+    /// Remarks, one per line: the cost, or the reason for empty cells.
     pub note: Option<String>,
 }
 

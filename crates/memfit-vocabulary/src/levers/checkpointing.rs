@@ -7,11 +7,34 @@ use crate::{
 
 const RECOMPUTE: &str = r#"def recompute(model, names):
     """Recompute the activations of these modules in the backward pass instead of saving them."""
+
+    @contextlib.contextmanager
+    def copied_buffers(module):
+        """Keep the second forward pass from updating buffers, such as running statistics, again."""
+        buffers = [(part, *each) for part in module.modules() for each in part.named_buffers(recurse=False)]
+        for part, name, value in buffers:
+            setattr(part, name, value.clone())
+        try:
+            yield
+        finally:
+            for part, name, value in buffers:
+                setattr(part, name, value)
+
+    def around(module, forward):
+        def contexts():
+            return contextlib.nullcontext(), copied_buffers(module)
+
+        @functools.wraps(forward)
+        def run(*args, **kwargs):
+            # Compiled code updates buffers only once.
+            extra = {} if torch.compiler.is_compiling() else {"context_fn": contexts}
+            return torch.utils.checkpoint.checkpoint(forward, *args, use_reentrant=False, **extra, **kwargs)
+
+        return run
+
     for name in names:
         module = model.get_submodule(name)
-        module.forward = functools.partial(
-            torch.utils.checkpoint.checkpoint, module.forward, use_reentrant=False
-        )
+        module.forward = around(module, module.forward)
 "#;
 
 pub(super) const LEVER: Declaration = Declaration {
@@ -20,7 +43,7 @@ pub(super) const LEVER: Declaration = Declaration {
     script: Script::Model(&[ModelChange::Modules {
         function: "recompute",
         definition: RECOMPUTE,
-        imports: &["functools", "torch", "torch.utils.checkpoint"],
+        imports: &["contextlib", "functools", "torch", "torch.utils.checkpoint"],
         remark: "",
         not_beside: None,
     }]),
@@ -28,7 +51,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.sample / 10 * 5),
     docs: Docs::new(
         "module names, `\"blocks\"`",
-        "their activations are recomputed in the backward pass; the second pass sees the random numbers (torch's, Python's, NumPy's), buffers and attributes of the first",
+        "their activations are recomputed in the backward pass; the second pass sees the random numbers (torch's, Python's, NumPy's), buffers and attributes of the first and changes none of them, so running statistics are updated once",
     ),
     ..Declaration::new("checkpointing", Stage::Model, Label::Exact)
 };

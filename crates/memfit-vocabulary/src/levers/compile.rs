@@ -39,7 +39,9 @@ fn sense(situation: &Situation<'_>) -> Sense {
         return Sense::Nothing;
     }
     if !situation.compiles {
-        return Sense::against("not tried: each try takes as long as compiling does; `--compile` tries it");
+        return Sense::against(
+            "not tried, since each trial takes as long as compiling the model: `--compile` tries it",
+        );
     }
     let blocks: Vec<String> = training.blocks.iter().map(|block| block.name.clone()).collect();
     Sense::Try(if blocks.len() > 1 { Value::Names(blocks) } else { Value::default() })

@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.states / 100 * 74),
     docs: Docs::new(
         "",
-        "optimizer state packed between steps and unpacked for a few parameters at a time; checkpoints store it in full; an update takes about seven times as long as fused AdamW's, and with a compiled optimizer such as torchao's `AdamW8bit` far less",
+        "optimizer state packed between steps and unpacked for a few parameters at a time; checkpoints store it in full; an update takes about seven times as long as fused AdamW's (a compiled 8-bit optimizer such as torchao's `AdamW8bit` is much faster)",
     ),
     ..Declaration::new("8-bit-optimizer", Stage::Optimizer, Label::ChangesTraining)
 };

@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     }),
     docs: Docs::new(
         "",
-        "each gradient is used and freed in the backward pass; excludes accumulation, clipping, a scaler, and a second backward before the step (as in a GAN), which is refused when it reaches a parameter that was updated",
+        "each parameter is updated in the backward pass, as soon as its gradient is computed, and the gradient is freed; cannot be combined with gradient accumulation, clipping or a scaler; a second backward pass before the step (as in a GAN) is refused when it reaches a parameter that was already updated",
     ),
     ..Declaration::new("optimizer-in-backward", Stage::Optimizer, Label::Exact)
 };

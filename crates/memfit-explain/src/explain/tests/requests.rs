@@ -272,9 +272,9 @@ fn the_figures_of_a_shortfall_add_up() {
     let text = evidence(11_000 * MIB, 11_054 * MIB + half, 11_081 * MIB + half, 30 * MIB + half);
     assert!(
         text.starts_with(
-            "the request needs a new segment of 32.0 MiB (the allocator rounds 30.5 MiB up), 5.0 MiB more than \
-             the 27.0 MiB outside of the segments; 54.5 MiB inside them are free, but in blocks that are too \
-             small. "
+            "the request needs a new segment of 32.0 MiB (the allocator rounds 30.5 MiB up), but only 27.0 MiB \
+             are not yet reserved: 5.0 MiB are missing. The reserved segments have 54.5 MiB free, in blocks \
+             that are too small. "
         ),
         "{text}"
     );
