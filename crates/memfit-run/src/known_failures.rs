@@ -4,7 +4,7 @@
 
 use memfit_report::wire::{Exception, Problem};
 
-use crate::{Card, blame, hub, own_modules, traceback};
+use crate::{Card, blame, hub, output, own_modules, traceback};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,24 +133,9 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Messages about a host that cannot be reached.
-pub(crate) const UNREACHED: &[&str] = &[
-    "Name or service not known",
-    "Temporary failure in name resolution",
-    "nodename nor servname provided",
-    "No address associated with hostname",
-    "Failed to resolve",
-    "Network is unreachable",
-    "No route to host",
-    // The Hugging Face libraries do not pass the reason on.
-    "Couldn't reach '",
-    "OfflineModeIsEnabled",
-    "couldn't connect to 'http",
-];
-
 fn unreached(synthetic: [bool; 2], exception: &Exception) -> Option<Problem> {
     let said = traceback::summary(&exception.message);
-    if !UNREACHED.iter().any(|text| exception.message.contains(text)) {
+    if !output::UNREACHED.iter().any(|text| exception.message.contains(text)) {
         return None;
     }
     let place =

@@ -9,7 +9,6 @@ use std::path::Path;
 
 use memfit_report::wire::Exception;
 
-use crate::known_failures::UNREACHED;
 use crate::stage::Stage;
 use crate::traceback::{self, DIRECT_CAUSE, DURING, TRACEBACK};
 use crate::watch::Ended;
@@ -69,6 +68,21 @@ pub(crate) fn before_launcher(output: &str) -> Option<&str> {
     let (before, _) = output.rsplit_once(TRACEBACK)?;
     before.lines().map(str::trim).rfind(|line| !line.is_empty() && !is_log(line))
 }
+
+/// Messages about a host that cannot be reached.
+pub(crate) const UNREACHED: &[&str] = &[
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "nodename nor servname provided",
+    "No address associated with hostname",
+    "Failed to resolve",
+    "Network is unreachable",
+    "No route to host",
+    // The Hugging Face libraries do not pass the reason on.
+    "Couldn't reach '",
+    "OfflineModeIsEnabled",
+    "couldn't connect to 'http",
+];
 
 /// Messages of programs that download: `wget`, and `curl` and `git`.
 const PROGRAMS_UNREACHED: &[&str] = &["unable to resolve host address", "Could not resolve host"];

@@ -202,7 +202,8 @@ pub(crate) fn judge_run(
         if !caused {
             problem.hint = older::hint(ran.interpreter, &exception);
             if let (None, Some(line)) = (&problem.hint, output::unreached(&facts.last_output)) {
-                problem.message.push_str(&format!(". Before it, a download had failed: {line}"));
+                problem.message += ". Before it, a download had failed: ";
+                problem.message += line;
                 let hint = "download it where there is a network, and put it where the script looks for it";
                 problem.hint = Some(hint.to_owned());
             }
