@@ -124,7 +124,8 @@ def table(known: dict[str, Any]) -> str:
         "other heavy jobs on the two cores. A hint that does not help counts as wrong. What round F found is mended and "
         "tested with made-up scripts; its scripts were not run again. Round G was made like round F, with fewer of the "
         "packages that its scripts ask for and twice the load: a time limit of 240 seconds, of which a minute can pass "
-        "before a script has imported its libraries.",
+        "before a script has imported its libraries. What it found is mended and tested with made-up scripts; the three "
+        "that were told wrongly were run again, and have an honest reason now.",
         "",
         "## What was mended",
         "",
