@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G")
 FIRST = {"answer": "right", "reason": "an honest reason", "wrong": "wrong"}
 
 
@@ -122,7 +122,10 @@ def table(known: dict[str, Any]) -> str:
         "scripts share one environment with today's releases of most of what they ask for, data are made where a "
         "README says to fetch them, and a time limit of 150 to 240 seconds stands for a person's patience, with four "
         "other heavy jobs on the two cores. A hint that does not help counts as wrong. What round F found is mended and "
-        "tested with made-up scripts; its scripts were not run again.",
+        "tested with made-up scripts; its scripts were not run again. Round G was made like round F, with fewer of the "
+        "packages that its scripts ask for and twice the load: a time limit of 240 seconds, of which a minute can pass "
+        "before a script has imported its libraries. What it found is mended and tested with made-up scripts; the three "
+        "that were told wrongly were run again, and have an honest reason now.",
         "",
         "## What was mended",
         "",

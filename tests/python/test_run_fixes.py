@@ -48,6 +48,8 @@ def test_explain_names_the_same_cause_and_remedies_for_the_recording(too_big: tu
     )
     explained: dict[str, Any] = json.loads(done.stdout)
     assert explained["cause"] == report["cause"]
+    # The recording keeps what the confirming run has shown.
+    assert explained["fixes"][0] == report["fixes"][0]
 
     def figures(fix: dict[str, Any]) -> tuple[Any, ...]:
         return fix["lever"], fix["saves"], fix["label"], fix["how"], json.dumps(fix["edit"])

@@ -37,6 +37,8 @@ def test_the_probe_loads_even_if_the_command_changes_pythonpath(tmp_path: Path) 
         ("object.__init__(object(), number)", "exception"),
         ("import no_such_package", "module-missing"),
         ("no_such_name", "exception"),
+        ("iter(torch.utils.data.DataLoader([number])).next()", "exception"),
+        ("torch.zeros(number).next()", "exception-after-change"),
         ("open('/nowhere/file')", "exception"),
         ("open(f'/nowhere/{number}')", "exception-after-change"),
         ("assert number > 1", "exception-after-change"),

@@ -8,6 +8,8 @@ impl Recording {
     pub fn make_confidential(&mut self) {
         self.origin.command.clear();
         self.origin.sources.clear();
+        // Instructions of remedies may name modules.
+        self.origin.trials.clear();
         for track in &mut self.tracks {
             track.texts = numbered(&track.texts);
         }

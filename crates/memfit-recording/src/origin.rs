@@ -45,6 +45,30 @@ pub struct Origin {
     /// The user's source files that ran and have not been written since the run began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceFile>,
+    /// Further runs that tried a remedy, after memory ran out in this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trials: Vec<Trial>,
+}
+
+/// Result of a run with one remedy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trial {
+    /// Name of the remedy's lever.
+    pub lever: String,
+    /// Instructions of the remedy: a lever can have several.
+    pub how: String,
+    /// `true` if the run did not run out of memory.
+    pub fits: bool,
+    /// Completed steps.
+    pub steps: u64,
+    /// Peak bytes in blocks.
+    pub allocated: u64,
+    /// Peak bytes in segments.
+    pub reserved: u64,
+    /// Peak bytes that the device saw.
+    pub device: u64,
+    /// Upper bound of the peak bytes that the device saw.
+    pub device_upper: u64,
 }
 
 /// Kinds of sources of a recording.

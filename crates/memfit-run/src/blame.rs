@@ -11,7 +11,7 @@ use memfit_vocabulary::Remark;
 use crate::facts::{Facts, may_affect_memory};
 use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
-use crate::traceback::{raising_source, summary, user_line};
+use crate::traceback::{handled, raising_source, summary, user_line};
 
 /// Prefix of the messages of exceptions that memfit raises in the script.
 pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
@@ -40,6 +40,10 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
         (Some(said), _) => format!("{}: {said}", exception.r#type),
         (None, Some((place, source))) => format!("{} at `{source}` ({place})", exception.r#type),
         (None, None) => exception.r#type.clone(),
+    };
+    let failed = match handled(&exception.traceback) {
+        Some(first) => format!("{failed} (raised while the script handled {first})"),
+        None => failed,
     };
     if let Some(lacks) = exception.message.strip_prefix(MESSAGE_PREFIX) {
         return (format!("the script needs something that memfit does not provide: {lacks}"), true);

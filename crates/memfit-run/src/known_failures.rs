@@ -4,7 +4,7 @@
 
 use memfit_report::wire::{Exception, Problem};
 
-use crate::{Card, blame, own_modules, traceback};
+use crate::{Card, blame, hub, output, own_modules, traceback};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +24,9 @@ pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Optio
         return None;
     }
     without_kernels(card, ran.torch, exception)
+        .or_else(|| without_device(card, exception))
         .or_else(|| unbuilt(exception))
+        .or_else(|| hub::problem(exception))
         .or_else(|| unreached(ran.synthetic, exception))
         .or_else(|| not_installed(ran.interpreter, exception))
         .or_else(|| without_terminal(exception))
@@ -68,6 +70,32 @@ fn kernels_hint(processor: &str) -> String {
     )
 }
 
+/// PyTorch's messages about a GPU whose number is too high.
+const NO_DEVICE: &[&str] =
+    &["invalid device ordinal", "Attempting to deserialize object on CUDA device", "Invalid device id"];
+
+fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
+    if !NO_DEVICE.iter().any(|text| exception.message.contains(text)) {
+        return None;
+    }
+    let Card::Virtual(device, count) = card else { return None };
+    let place =
+        traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+    let said = traceback::summary(&exception.message);
+    let has = if *count == 1 { "1 GPU, `cuda:0`".to_owned() } else { format!("{count} GPUs") };
+    Some(Problem {
+        kind: "exception".to_owned(),
+        message: format!(
+            "The script uses a GPU{place} that this run does not have: {}: {said}",
+            exception.r#type
+        ),
+        hint: Some(format!(
+            "this run has {has}; `--gpu {}:N` gives it N of them, or an option of the script's may choose `cuda:0`",
+            device.id
+        )),
+    })
+}
+
 /// Conventional name endings of compiled modules.
 const COMPILED_SUFFIXES: &[&str] = &["_C", "_cuda", "_ext", "_ext_cuda", "_kernels", "_cpp", "_gpu"];
 /// Messages of `torch.utils.cpp_extension` when it cannot build.
@@ -105,24 +133,9 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Messages about a host that cannot be reached.
-const UNREACHED: &[&str] = &[
-    "Name or service not known",
-    "Temporary failure in name resolution",
-    "nodename nor servname provided",
-    "No address associated with hostname",
-    "Failed to resolve",
-    "Network is unreachable",
-    "No route to host",
-    // The Hugging Face libraries do not pass the reason on.
-    "Couldn't reach '",
-    "OfflineModeIsEnabled",
-    "couldn't connect to 'http",
-];
-
 fn unreached(synthetic: [bool; 2], exception: &Exception) -> Option<Problem> {
     let said = traceback::summary(&exception.message);
-    if !UNREACHED.iter().any(|text| exception.message.contains(text)) {
+    if !output::UNREACHED.iter().any(|text| exception.message.contains(text)) {
         return None;
     }
     let place =
@@ -189,6 +202,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
 
 /// Modules of packages with another name. Installing the module's name finds nothing or another project.
 const PACKAGES: &[(&str, &str)] = &[
+    ("Bio", "biopython"),
     ("Crypto", "pycryptodome"),
     ("Levenshtein", "python-Levenshtein"),
     ("PIL", "Pillow"),
@@ -201,6 +215,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("git", "GitPython"),
     ("hydra", "hydra-core"),
     ("igraph", "python-igraph"),
+    ("ignite", "pytorch-ignite"),
+    ("imblearn", "imbalanced-learn"),
     ("ot", "POT"),
     // Later releases have it no more.
     ("pkg_resources", "'setuptools<81'"),
@@ -209,7 +225,9 @@ const PACKAGES: &[(&str, &str)] = &[
     ("sklearn", "scikit-learn"),
     ("skopt", "scikit-optimize"),
     ("torchcrf", "pytorch-crf"),
+    ("umap", "umap-learn"),
     ("yaml", "PyYAML"),
+    ("zeta", "zetascale"),
 ];
 
 /// Modules that the package index does not have: its package of that name is another project.
@@ -231,26 +249,6 @@ fn package_of(module: &str, python: &str) -> Option<String> {
             "install it for that interpreter from {source}, as its README says: the package `{module}` of the Python package index is another project; {elsewhere}"
         )
     })
-}
-
-/// NumPy's messages about names that it no longer has, and the releases that have them.
-const GONE_FROM_NUMPY: &[(&str, &str)] = &[
-    ("was removed in the NumPy 2.0 release", "2"),
-    ("was a deprecated alias for the builtin", "1.24"),
-    ("module 'numpy' has no attribute 'alltrue'", "2"),
-    ("module 'numpy' has no attribute 'cumproduct'", "2"),
-    ("module 'numpy' has no attribute 'product'", "2"),
-    ("module 'numpy' has no attribute 'sometrue'", "2"),
-];
-
-/// Remedy for a script that was written for an older NumPy.
-pub(crate) fn older_numpy(interpreter: Option<&str>, exception: &Exception) -> Option<String> {
-    let is_gone = |(text, _): &&(&str, &str)| exception.message.contains(text);
-    let (_, release) = GONE_FROM_NUMPY.iter().find(is_gone)?;
-    let python = interpreter.unwrap_or("python");
-    Some(format!(
-        "the script, or a package that it imports, was written for an older NumPy: `{python} -m pip install 'numpy<{release}'`"
-    ))
 }
 
 /// The operating system's message about a file that is not a terminal.
@@ -336,6 +334,8 @@ mod tests {
         let text = "<urlopen error [Errno -2] Name or service not known>";
         check("urllib.error.URLError", text, Some(("no-network", "Name or service")));
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
+        let text = "CUDA error: invalid device ordinal\nGPU device may be out of range";
+        check("torch.AcceleratorError", text, Some(("exception", "a GPU that this run does not have")));
         let text = "[Errno 25] Inappropriate ioctl for device";
         check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
     }
@@ -354,21 +354,6 @@ mod tests {
         assert!(hint("apex").contains("https://github.com/NVIDIA/apex"), "{}", hint("apex"));
         assert!(!hint("apex").contains("pip install apex"), "{}", hint("apex"));
         assert!(hint("einops").contains("`/v/bin/python -m pip install …`"), "{}", hint("einops"));
-    }
-
-    #[test]
-    fn names_that_numpy_removed_ask_for_an_older_one() {
-        let hint = |message: &str| {
-            let (r#type, traceback) = ("AttributeError".to_owned(), String::new());
-            older_numpy(Some("/v/bin/python"), &Exception { r#type, message: message.to_owned(), traceback })
-        };
-        let removed = hint("`np.Inf` was removed in the NumPy 2.0 release. Use `np.inf` instead.").unwrap();
-        assert!(removed.contains("`/v/bin/python -m pip install 'numpy<2'`"), "{removed}");
-        let alias =
-            "module 'numpy' has no attribute 'int'.\n`np.int` was a deprecated alias for the builtin `int`.";
-        assert!(hint(alias).unwrap().contains("'numpy<1.24'"));
-        assert!(hint("module 'numpy' has no attribute 'cumproduct'").unwrap().contains("'numpy<2'"));
-        assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
     }
 
     #[test]

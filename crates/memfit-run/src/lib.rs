@@ -21,6 +21,7 @@ mod facts;
 mod fidelity;
 mod forks;
 mod host;
+mod hub;
 mod inbox;
 mod interrupt;
 mod keeper;
@@ -31,6 +32,7 @@ mod libraries;
 mod live;
 mod local;
 mod numbers;
+mod older;
 mod output;
 mod outside;
 mod overlaid;
@@ -180,6 +182,10 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         recording: request.output.clone(),
     };
     remedies::prove(request, &mut outcome, &runner, policy)?;
+    let trials = outcome.diagnosis.as_ref().map(Diagnosis::trials).unwrap_or_default();
+    if let Some(path) = request.output.as_deref().filter(|_| !trials.is_empty() && !request.confidential) {
+        recording::add_trials(path, trials)?;
+    }
     Ok(outcome)
 }
 

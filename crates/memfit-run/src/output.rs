@@ -10,7 +10,7 @@ use std::path::Path;
 use memfit_report::wire::Exception;
 
 use crate::stage::Stage;
-use crate::traceback::{self, DIRECT_CAUSE, TRACEBACK};
+use crate::traceback::{self, DIRECT_CAUSE, DURING, TRACEBACK};
 use crate::watch::Ended;
 
 /// Bytes that are kept of the end of a script's output.
@@ -18,8 +18,6 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Maximum lines after the error that ended a script: the rest of its message, advice of a framework, the end
 /// of a progress bar. After more, the script went on.
 const MAX_AFTER: usize = 6;
-/// Line between an exception and one that was raised while it was handled.
-const DURING: &str = "During handling of the above exception, another exception occurred:";
 
 /// End of the script's standard error, or of its standard output if that is empty.
 pub(crate) fn last(stage: &Stage) -> String {
@@ -69,6 +67,31 @@ pub(crate) fn shown(output: &str) -> Option<Exception> {
 pub(crate) fn before_launcher(output: &str) -> Option<&str> {
     let (before, _) = output.rsplit_once(TRACEBACK)?;
     before.lines().map(str::trim).rfind(|line| !line.is_empty() && !is_log(line))
+}
+
+/// Messages about a host that cannot be reached.
+pub(crate) const UNREACHED: &[&str] = &[
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "nodename nor servname provided",
+    "No address associated with hostname",
+    "Failed to resolve",
+    "Network is unreachable",
+    "No route to host",
+    // The Hugging Face libraries do not pass the reason on.
+    "Couldn't reach '",
+    "OfflineModeIsEnabled",
+    "couldn't connect to 'http",
+];
+
+/// Messages of programs that download: `wget`, and `curl` and `git`.
+const PROGRAMS_UNREACHED: &[&str] = &["unable to resolve host address", "Could not resolve host"];
+
+/// Last line of a script's output about a host that cannot be reached, if the script went on after it.
+pub(crate) fn unreached(output: &str) -> Option<&str> {
+    let is_about = |line: &&str| PROGRAMS_UNREACHED.iter().chain(UNREACHED).any(|text| line.contains(text));
+    let before = output.rfind(TRACEBACK).map_or(output, |last| &output[..chain(output, last)]);
+    before.lines().map(str::trim).rfind(is_about)
 }
 
 /// Returns `true` for a line of a launcher's log: `E1126 19:11:22.604000 1429 torch/distributed/…`.
@@ -128,6 +151,15 @@ mod tests {
             traceback::user_line(&found.traceback).as_deref(),
             Some("/home/me/train.py:132 in <module>")
         );
+    }
+
+    #[test]
+    fn a_download_that_failed_before_the_error_is_found() {
+        let wget = "wget: unable to resolve host address 'shapenet.cs.stanford.edu'";
+        let output = format!("{wget}\nunzip: cannot find x.zip\n{TRACEBACK}\n{FRAME}ValueError: no arrays\n");
+        assert_eq!(unreached(&output), Some(wget));
+        let raised = format!("{TRACEBACK}\n{FRAME}OSError: Temporary failure in name resolution\n");
+        assert_eq!(unreached(&raised), None, "the error itself tells it");
     }
 
     #[test]

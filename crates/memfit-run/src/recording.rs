@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufReader, BufWriter};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use memfit_channel::{RunDir, events};
 use memfit_explain::{Composition, at_peak};
-use memfit_recording::{MomentKind, Origin, OriginKind, Recording, SourceFile, Track};
+use memfit_recording::{Limits, MomentKind, Origin, OriginKind, Recording, SourceFile, Track, Trial};
 use memfit_report::wire::{AtPeak, CategoryBytes, ModuleBytes};
 
 use crate::inbox::Inbox;
@@ -97,6 +97,7 @@ pub(crate) fn build(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Rec
             alloc_conf: facts.alloc_conf.clone(),
             command: facts.command.clone(),
             sources: Vec::new(),
+            trials: Vec::new(),
         },
         tracks,
     }
@@ -130,4 +131,18 @@ pub(crate) fn save(path: &Path, recording: &Recording) -> Result<(), RunError> {
     recording
         .write(BufWriter::new(file))
         .map_err(|source| RunError::Recording { path: path.to_owned(), source: Box::new(source) })
+}
+
+/// Adds the results of further runs with remedies to a saved recording.
+pub(crate) fn add_trials(path: &Path, trials: Vec<Trial>) -> Result<(), RunError> {
+    let wrong = |source| RunError::Recording { path: path.to_owned(), source: Box::new(source) };
+    let file = File::open(path).map_err(RunError::io("read", path))?;
+    let mut recording = Recording::read(BufReader::new(file), Limits::default()).map_err(wrong)?;
+    recording.origin.trials = trials;
+    // An interrupted write must not damage the recording that is there.
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    let part = PathBuf::from(name);
+    save(&part, &recording)?;
+    std::fs::rename(&part, path).map_err(RunError::io("write", path))
 }

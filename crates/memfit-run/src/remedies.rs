@@ -38,6 +38,26 @@ impl Diagnosis {
         Self { explanation, proofs }
     }
 
+    /// Results of the runs that tried a remedy, for the recording.
+    pub(crate) fn trials(&self) -> Vec<memfit_recording::Trial> {
+        let tried = self.explanation.fixes.iter().zip(&self.proofs);
+        tried
+            .filter_map(|(fix, proof)| {
+                let FixProof { verdict, steps, peak } = (*proof)?;
+                Some(memfit_recording::Trial {
+                    lever: fix.lever.to_string(),
+                    how: fix.how.clone(),
+                    fits: verdict == Verdict::Fits,
+                    steps,
+                    allocated: peak.allocated,
+                    reserved: peak.reserved,
+                    device: peak.device,
+                    device_upper: peak.device_upper,
+                })
+            })
+            .collect()
+    }
+
     fn names_cause(&self) -> bool {
         self.explanation.cause != Cause::None
     }

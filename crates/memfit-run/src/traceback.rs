@@ -18,11 +18,12 @@ pub(crate) fn user_file(traceback: &str) -> Option<&str> {
 }
 
 fn user_frames(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, String)> {
-    let own = |file: &str| {
-        let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
-        !library && !file.starts_with('<')
-    };
-    traceback.lines().filter_map(frame).filter(move |(file, _)| own(file))
+    traceback.lines().filter_map(frame).filter(|(file, _)| is_user_file(file))
+}
+
+fn is_user_file(file: &str) -> bool {
+    let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
+    !library && !file.starts_with('<')
 }
 
 /// File, and place as `train.py:12 in main`, of a frame's line in a traceback.
@@ -58,6 +59,27 @@ pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
 
 /// Line between an exception and one that was raised from it (`raise … from`).
 pub(crate) const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
+
+/// Line between an exception and one that was raised while it was handled.
+pub(crate) const DURING: &str = "During handling of the above exception, another exception occurred:";
+
+/// The error, and its place, that the script's own code was handling when it raised the last one: often the
+/// only reason, where an `except` clause tries something else that fails, too.
+pub(crate) fn handled(traceback: &str) -> Option<String> {
+    let (before, last) = traceback.rsplit_once(DURING)?;
+    let first = [DURING, DIRECT_CAUSE]
+        .iter()
+        .fold(before, |text, line| text.rsplit_once(line).map_or(text, |(_, text)| text));
+    // A traceback begins with the frame that caught the exception.
+    let (catcher, _) = first.lines().find_map(frame)?;
+    if !is_user_file(catcher) {
+        return None;
+    }
+    let (kind, said, _) = raised(first)?;
+    let place = user_line(first).map(|place| format!(", at {place}")).unwrap_or_default();
+    let error = if said.is_empty() { kind.to_owned() } else { format!("{kind}: {said}") };
+    (raised(last).is_none_or(|last| (last.0, last.1) != (kind, said))).then(|| format!("{error}{place}"))
+}
 
 fn missing_module(exception: &Exception) -> Option<Exception> {
     if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) {
@@ -152,6 +174,24 @@ mod tests {
         let within =
             format!("{traceback}\n  File \"/tmp/memfit-X/probe/memfit_probe/data.py\", line 3, in image");
         assert_eq!(user_line(&within).as_deref(), Some("/home/me/train.py:7 in main"));
+    }
+
+    #[test]
+    fn an_error_that_the_script_was_handling_is_found() {
+        let chained = |catcher: &str, second: &str| {
+            format!(
+                "{TRACEBACK}\n  File \"{catcher}\", line 7, in main\n    train()\n  File \"/x/net.py\", line 12, in \
+                 train\n    list(h)\nTypeError: iteration over a 0-d tensor\n\n{DURING}\n\n{TRACEBACK}\n  \
+                 File \"/x/train.py\", line 9, in main\n    load()\n{second}\n"
+            )
+        };
+        let file = "FileNotFoundError: model.pt";
+        let found = handled(&chained("/x/train.py", file));
+        let expected = "TypeError: iteration over a 0-d tensor, at /x/net.py:12 in train";
+        assert_eq!(found.as_deref(), Some(expected));
+        assert_eq!(handled(&chained("/v/site-packages/lib/a.py", file)), None, "a library's own detour");
+        assert_eq!(handled(&chained("/x/train.py", "TypeError: iteration over a 0-d tensor")), None);
+        assert_eq!(handled("ValueError: no"), None);
     }
 
     #[test]

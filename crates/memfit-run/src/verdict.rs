@@ -36,6 +36,7 @@ use crate::blame;
 use crate::facts::{Facts, LAUNCHERS, OomFacts, may_affect_memory};
 use crate::known_failures::{self, Ran};
 use crate::numbers::Numbers;
+use crate::older;
 use crate::output;
 use crate::process::signal_name;
 use crate::request::Request;
@@ -199,7 +200,13 @@ pub(crate) fn judge_run(
         let (message, caused) = blame::sentence(request, facts, &exception);
         problem.message = message;
         if !caused {
-            problem.hint = known_failures::older_numpy(ran.interpreter, &exception);
+            problem.hint = older::hint(ran.interpreter, &exception);
+            if let (None, Some(line)) = (&problem.hint, output::unreached(&facts.last_output)) {
+                problem.message += ". Before it, a download had failed: ";
+                problem.message += line;
+                let hint = "download it where there is a network, and put it where the script looks for it";
+                problem.hint = Some(hint.to_owned());
+            }
         }
         if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
             problem.message.push_str(
@@ -229,9 +236,8 @@ pub(crate) fn judge_run(
             let exception = traceback::original(exception);
             let known = known_failures::problem(&request.card, ran, &exception).and_then(|known| known.hint);
             let first = "mend that error first; `--show-output` shows what the script does";
-            problem.hint = known
-                .or_else(|| known_failures::older_numpy(ran.interpreter, &exception))
-                .or_else(|| Some(first.to_owned()));
+            problem.hint =
+                known.or_else(|| older::hint(ran.interpreter, &exception)).or_else(|| Some(first.to_owned()));
         }
     }
     (verdict, problem)

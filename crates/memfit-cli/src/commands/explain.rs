@@ -4,10 +4,11 @@ use std::path::Path;
 
 use memfit_devices::Bytes;
 use memfit_explain::{ExplainOverrides, explain_source};
-use memfit_recording::Source;
+use memfit_recording::{Source, Trial};
 use memfit_report::text;
-use memfit_report::wire::ExplainReport;
+use memfit_report::wire::{ExplainFix, ExplainReport, FixProof, Peak, Verdict};
 use memfit_run::read_source;
+use memfit_vocabulary::Proof;
 
 use super::answer_shared;
 use crate::args::ExplainArgs;
@@ -48,5 +49,77 @@ pub(super) fn report(
         ExplainOverrides { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
     let file = args.file.as_deref().unwrap_or(Path::new(""));
     let explanation = explain_source(&overrides, input, &read_source)?;
-    Ok(ExplainReport::new(file.display().to_string(), explanation, problems))
+    let mut report = ExplainReport::new(file.display().to_string(), explanation, problems);
+    // The runs that tried remedies had this GPU and this PyTorch.
+    if let Source::Recording(recording) = input
+        && overrides.limit.is_none()
+        && overrides.torch.is_none()
+    {
+        add_trials(&mut report.fixes, &recording.origin.trials);
+    }
+    Ok(report)
+}
+
+/// Adds what runs with remedies have shown, which replaces what a replay or a model says of them.
+fn add_trials(fixes: &mut [ExplainFix], trials: &[Trial]) {
+    for trial in trials {
+        let is_tried = |fix: &&mut ExplainFix| fix.lever.to_string() == trial.lever && fix.how == trial.how;
+        let Some(fix) = fixes.iter_mut().find(is_tried) else { continue };
+        let Trial { fits, steps, allocated, reserved, device, device_upper, .. } = *trial;
+        fix.evidence = Proof::Run;
+        fix.fits = Some(fits);
+        fix.proof = Some(FixProof {
+            verdict: if fits { Verdict::Fits } else { Verdict::Oom },
+            steps,
+            peak: Peak { allocated, reserved, device, device_upper },
+        });
+    }
+    fixes.sort_by_key(|fix| match (fix.fits, fix.proof) {
+        (Some(true), Some(_)) => 0,
+        (Some(false), Some(_)) => 2,
+        _ => 1,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_vocabulary::{Label, Lever};
+
+    use super::*;
+
+    #[test]
+    fn a_run_with_a_remedy_says_more_than_a_model() {
+        let fix = |lever| ExplainFix {
+            lever,
+            saves: 1,
+            label: Label::Exact,
+            how: "do it".to_owned(),
+            evidence: Proof::Modelled,
+            fits: Some(true),
+            environment: None,
+            edit: None,
+            card: None,
+            proof: None,
+        };
+        let trial = |lever: Lever, fits| Trial {
+            lever: lever.to_string(),
+            how: "do it".to_owned(),
+            fits,
+            steps: 3,
+            ..Trial::default()
+        };
+        let mut fixes =
+            vec![fix(Lever::Checkpointing), fix(Lever::MicroBatch), fix(Lever::ActivationOffload)];
+        let other = Trial { how: "do something else".to_owned(), ..trial(Lever::MicroBatch, true) };
+        let trials = [trial(Lever::Checkpointing, false), trial(Lever::ActivationOffload, true), other];
+        add_trials(&mut fixes, &trials);
+        let found: Vec<_> = fixes.iter().map(|fix| (fix.lever, fix.evidence, fix.fits)).collect();
+        let expected = [
+            (Lever::ActivationOffload, Proof::Run, Some(true)),
+            (Lever::MicroBatch, Proof::Modelled, Some(true)),
+            (Lever::Checkpointing, Proof::Run, Some(false)),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(fixes[0].proof.map(|proof| (proof.verdict, proof.steps)), Some((Verdict::Fits, 3)));
+    }
 }

@@ -3,10 +3,10 @@ torchvision data sets, by images of their size. The script's own transforms run 
 """
 
 import functools
-import random
 from urllib.error import URLError
 
 from . import imports
+from .known_datasets import KNOWN, as_stated, contents, picture, samples
 
 # Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
 # another package.
@@ -17,30 +17,6 @@ GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
 # Number of samples of a data set of unknown size.
 DEFAULT_SAMPLES = 10_000
-# One of so many samples that a data set keeps at once is noise.
-SPARSE = 100
-# Mode, width, height, classes and number of samples of torchvision's data sets. For photographs of different
-# sizes, the size is a typical one.
-KNOWN = {
-    "CIFAR10": ("RGB", 32, 32, 10, 50_000),
-    "CIFAR100": ("RGB", 32, 32, 100, 50_000),
-    "MNIST": ("L", 28, 28, 10, 60_000),
-    "FashionMNIST": ("L", 28, 28, 10, 60_000),
-    "KMNIST": ("L", 28, 28, 10, 60_000),
-    "QMNIST": ("L", 28, 28, 10, 60_000),
-    "EMNIST": ("L", 28, 28, 47, 60_000),
-    "SVHN": ("RGB", 32, 32, 10, 73_257),
-    "STL10": ("RGB", 96, 96, 10, 5_000),
-    "ImageNet": ("RGB", 500, 375, 1000, 1_281_167),
-    "ImageFolder": ("RGB", 500, 375, 1000, 1_281_167),
-    "DatasetFolder": ("RGB", 500, 375, 1000, 1_281_167),
-    "Food101": ("RGB", 512, 512, 101, 75_750),
-    "OxfordIIITPet": ("RGB", 500, 375, 37, 3_680),
-    "Flowers102": ("RGB", 667, 500, 102, 1_020),
-    "Caltech101": ("RGB", 300, 200, 101, 8_677),
-    "EuroSAT": ("RGB", 64, 64, 10, 27_000),
-    "FakeData": None,
-}
 
 
 class SyntheticData:
@@ -174,19 +150,23 @@ class SyntheticData:
             return True
         if absent:
             self._note(
-                f"the files of `{name}` are missing, and its samples were not described: "
-                "`--synthetic-data=image:3x224x224:float32,label:int64<1000`"
+                f"the files of `{name}` are missing, and its samples were not described: state what a sample "
+                "has, as in `--synthetic-data=image:3x224x224:float32,label:int64<1000`"
             )
         return False
 
     def describe_replacement(self, dataset, error):
-        stated = "--synthetic-data=image:3x224x224:float32,label:int64<1000"
-        known = f"samples of its usual size; `{stated}` sets another"
-        what = self.described() if self.fields else known
-        return f"the files of `{type(dataset).__name__}` are missing ({type(error).__name__}); replaced by {what}"
+        name, what = type(dataset).__name__, self.described()
+        if not self.fields:
+            what = f"samples of its usual size; `{as_stated(self.name(dataset))}` sets another"
+        return f"the files of `{name}` are missing ({type(error).__name__}); replaced by {what}"
+
+    def name(self, dataset):
+        """Return the name of the class of torchvision's that a data set is of or extends, if any."""
+        return (self.extends(type(dataset)) or type(dataset)).__name__
 
     def replaced(self, dataset, sample, args, kwargs, error):
-        name = (self.extends(type(dataset)) or type(dataset)).__name__
+        name = self.name(dataset)
         known = KNOWN.get(name)
         # A constructor of the script's own may have left anything unset.
         used = self.used or known is None
@@ -239,7 +219,7 @@ class SyntheticData:
         """Return an image like the data set's own, with the script's transforms applied."""
         if self.fields:
             return self._sample(dataset, index)
-        mode, width, height, classes, _ = KNOWN[self.extends(type(dataset)).__name__]
+        mode, width, height, classes, _ = KNOWN[self.name(dataset)]
         image, target = picture(mode, width, height).copy(), index % classes
         if dataset.transforms is not None:
             return dataset.transforms(image, target)
@@ -358,68 +338,9 @@ def is_network_error(error):
 
 
 @functools.cache
-def picture(mode, width, height):
-    """Return an image of noise: scripts divide by the standard deviation of the pixels."""
-    from PIL import Image
-
-    count = width * height * (3 if mode == "RGB" else 1)
-    return Image.frombytes(mode, (width, height), random.Random(0).randbytes(count))
-
-
-@functools.cache
 def noise(torch, shape, dtype):
     """Return a tensor of noise. The script's own random numbers stay as they are."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-
-
-def contents(torch, name, length, classes):
-    """Return the attributes of a data set that hold all samples or labels. Most samples are zeros, which take
-    no memory until they are copied; some are noise.
-    """
-    import numpy
-
-    labels = Cycle(length, classes)
-    mode, width, height, *_ = KNOWN[name]
-    pixels = numpy.array(picture(mode, width, height))
-    if mode == "L":
-        data = torch.zeros((length, height, width), dtype=torch.uint8)
-        data[::SPARSE] = torch.as_tensor(pixels)
-        return {"data": data, "targets": torch.arange(length) % classes}
-    if name in ("CIFAR10", "CIFAR100"):
-        data = numpy.zeros((length, height, width, 3), "uint8")
-        data[::SPARSE] = pixels
-        return {"data": data, "targets": labels[:]}
-    if name in ("SVHN", "STL10"):
-        data = numpy.zeros((length, 3, height, width), "uint8")
-        data[::SPARSE] = pixels.transpose(2, 0, 1)
-        return {"data": data, "labels": numpy.arange(length) % classes}
-    return {"targets": labels}
-
-
-def samples(name, length=None):
-    """Return the samples of a data set as a list, all with the same image."""
-    import numpy
-
-    mode, width, height, classes, usual = KNOWN[name]
-    image = numpy.array(picture(mode, width, height))
-    return [{"img": image, "gt_label": number % classes} for number in range(length or usual)]
-
-
-class Cycle:
-    """The labels of all samples, as an attribute of a data set."""
-
-    def __init__(self, length, classes):
-        self.length, self.classes = length, classes
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(self.length))]
-        if not 0 <= index < self.length:
-            raise IndexError(index)
-        return index % self.classes
 
 
 def keep(dataset, **attributes):

@@ -1,0 +1,136 @@
+//! Failures of scripts that were written for an older Python, NumPy or PyTorch, and what to do about them.
+
+use memfit_report::wire::Exception;
+
+use crate::traceback;
+
+/// NumPy's messages about names that it no longer has, and the releases that have them.
+const GONE_FROM_NUMPY: &[(&str, &str)] = &[
+    ("was removed in the NumPy 2.0 release", "2"),
+    ("was a deprecated alias for the builtin", "1.24"),
+    ("module 'numpy' has no attribute 'alltrue'", "2"),
+    ("module 'numpy' has no attribute 'cumproduct'", "2"),
+    ("module 'numpy' has no attribute 'product'", "2"),
+    ("module 'numpy' has no attribute 'sometrue'", "2"),
+];
+
+/// PyTorch's messages about what it no longer takes, and what takes its place.
+const GONE_FROM_TORCH: &[(&str, &str)] = &[
+    (
+        "DataLoaderIter' object has no attribute 'next'",
+        "`next(iterator)` takes the place of `iterator.next()`",
+    ),
+    ("invalid index of a 0-dim tensor", "`loss.item()` takes the place of `loss.data[0]`"),
+    ("iteration over a 0-d tensor", "a scalar has no elements any more: `tensor.item()` reads it"),
+    ("only supports boolean masks", "`mask.bool()` makes a mask of bytes one of booleans"),
+    (
+        "Subtraction, the `-` operator, with a bool tensor is not supported",
+        "`~mask` takes the place of `1 - mask`",
+    ),
+    (
+        "Legacy autograd function with non-static forward method",
+        "`forward` and `backward` of a `torch.autograd.Function` are static methods, called by `apply`",
+    ),
+    ("unexpected keyword argument 'verbose'", "schedulers take no `verbose` any more"),
+];
+
+/// Python's messages about syntax, with a part of the line, and the last release that takes it.
+const GONE_FROM_PYTHON: &[(&str, &str, &str)] = &[
+    ("Missing parentheses in call to", "", "2.7"),
+    ("multiple exception types must be parenthesized", "", "2.7"),
+    ("leading zeros in decimal integer literals are not permitted", "", "2.7"),
+    // `async` is a keyword since Python 3.7.
+    ("invalid syntax", "async=", "3.6"),
+];
+
+/// Remedy for a script that was written for an older release of its libraries or of Python.
+pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<String> {
+    let message = &exception.message;
+    if exception.r#type == "SyntaxError" {
+        let is_gone = |(text, part, _): &&(&str, &str, &str)| {
+            message.contains(text) && (part.is_empty() || exception.traceback.contains(part))
+        };
+        let (_, _, release) = GONE_FROM_PYTHON.iter().find(is_gone)?;
+        return Some(format!(
+            "the script was written for Python {release} or older, and neither it nor the PyTorch of its time runs on this one: look for a later version of it, or mend that line"
+        ));
+    }
+    if let Some((_, release)) = GONE_FROM_NUMPY.iter().find(|(text, _)| message.contains(text)) {
+        let python = interpreter.unwrap_or("python");
+        return Some(format!(
+            "the script, or a package that it imports, was written for an older NumPy: `{python} -m pip install 'numpy<{release}'`"
+        ));
+    }
+    if let Some(found) = gone_from_package(message) {
+        return Some(found);
+    }
+    let first = traceback::handled(&exception.traceback).unwrap_or_default();
+    let (_, now) = GONE_FROM_TORCH.iter().find(|(text, _)| message.contains(text) || first.contains(text))?;
+    Some(format!("the script was written for an older PyTorch: {now}"))
+}
+
+/// Remedy for a name that an installed package does not have: `cannot import name 'a' from 'b' (/path)`.
+fn gone_from_package(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("cannot import name '")?;
+    let (name, rest) = rest.split_once("' from '")?;
+    let (module, path) = rest.split_once("' (")?;
+    let package = module.split('.').next().unwrap_or(module);
+    ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part)).then(|| {
+        format!(
+            "the script, or a package that it imports, was written for another release of `{package}` than the one here, which has no `{name}`: its requirements may name the one"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(kind: &str, message: &str, traceback: &str) -> Option<String> {
+        let exception = Exception {
+            r#type: kind.to_owned(),
+            message: message.to_owned(),
+            traceback: traceback.to_owned(),
+        };
+        hint(Some("/v/bin/python"), &exception)
+    }
+
+    #[test]
+    fn names_that_numpy_removed_ask_for_an_older_one() {
+        let hint = |message: &str| found("AttributeError", message, "");
+        let removed = hint("`np.Inf` was removed in the NumPy 2.0 release. Use `np.inf` instead.").unwrap();
+        assert!(removed.contains("`/v/bin/python -m pip install 'numpy<2'`"), "{removed}");
+        let alias =
+            "module 'numpy' has no attribute 'int'.\n`np.int` was a deprecated alias for the builtin `int`.";
+        assert!(hint(alias).unwrap().contains("'numpy<1.24'"));
+        assert!(hint("module 'numpy' has no attribute 'cumproduct'").unwrap().contains("'numpy<2'"));
+        assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
+    }
+
+    #[test]
+    fn a_name_that_a_package_does_not_have_asks_for_another_release() {
+        let gone = "cannot import name 'AdamW' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)";
+        let hint = found("ImportError", gone, "").unwrap();
+        assert!(hint.contains("another release of `transformers`"), "{hint}");
+        let own = "cannot import name 'load' from 'utils' (/home/me/utils.py)";
+        assert_eq!(found("ImportError", own, ""), None);
+    }
+
+    #[test]
+    fn what_pytorch_no_longer_takes_is_named_with_what_takes_its_place() {
+        let next = "'_MultiProcessingDataLoaderIter' object has no attribute 'next'";
+        assert!(found("AttributeError", next, "").unwrap().contains("`next(iterator)`"));
+        let mask = "masked_fill only supports boolean masks, but got dtype Byte";
+        assert!(found("RuntimeError", mask, "").unwrap().contains("`mask.bool()`"));
+        assert_eq!(found("AttributeError", "'Net' object has no attribute 'next'", ""), None);
+    }
+
+    #[test]
+    fn syntax_of_an_older_python_is_recognised() {
+        let print = "Missing parentheses in call to 'print'. Did you mean print(...)? (gan.py, line 218)";
+        assert!(found("SyntaxError", print, "").unwrap().contains("Python 2.7"));
+        let line = "    x = x.cuda(async=True)\n               ^^^^^";
+        assert!(found("SyntaxError", "invalid syntax (a.py, line 4)", line).unwrap().contains("Python 3.6"));
+        assert_eq!(found("SyntaxError", "invalid syntax (a.py, line 4)", "    x = = 3"), None);
+    }
+}
