@@ -28,7 +28,7 @@
 
 use memfit_source::{Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
 
-use crate::query::{grows, is_large_on_gpu};
+use crate::query::{grows, is_emptied, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -43,15 +43,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_steps(context, findings);
     of_trainers(context, findings);
-    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+    let adds = |store: &&Store| matches!(store.kind, StoreKind::Append | StoreKind::Join);
+    for store in facts.stores.iter().filter(adds) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();
         // After the backward pass, an output has no activations left, but its own storage.
-        let passed = store.graph_then == GraphState::Freed && store.graph == GraphState::Freed;
+        let after = |state: GraphState| matches!(state, GraphState::Freed | GraphState::Kept);
+        let passed = after(store.graph_then) && after(store.graph);
         if !(cut || passed) || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) {
             continue;
         }
-        let Some(looped) = grows(facts, store) else { continue };
+        let grown = if store.kind == StoreKind::Join { store.grows } else { grows(facts, store) };
+        let Some(looped) = grown else { continue };
         // Only loops over data, not over a few parts.
         if !facts.enclosing(store.site.looped).any(|id| facts.over_batches(id))
             || joined_on_device(context, &store.target)
@@ -90,8 +93,8 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let step = function.name.rsplit('.').next().unwrap_or_default();
         if !["training_step", "validation_step", "test_step"].contains(&step)
             || !store.target.starts_with("self.")
-            || !is_output(store)
-            || is_let_go(context, store, class)
+            || !(is_output(store) || step == "training_step" && is_returned(context, store))
+            || is_emptied(context, class, &store.target)
         {
             continue;
         }
@@ -107,6 +110,15 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns `true` if a training step returns the value, or an item of it, as its loss.
+fn is_returned(context: &Context<'_>, store: &Store) -> bool {
+    let text = context.slice(store.value_span);
+    let body = context.slice(context.facts.function(store.site.function).span);
+    body.lines().filter_map(|line| line.trim().strip_prefix("return ")).any(|returned| {
+        returned.strip_prefix(text).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+    })
+}
+
 /// Returns `true` if a value is not a scalar and is on the GPU, as far as the source shows.
 fn is_output(store: &Store) -> bool {
     let is_one = |value: &Value| match value.kind {
@@ -118,24 +130,6 @@ fn is_output(store: &Store) -> bool {
         Kind::Container { .. } => store.value.is(Flags::OUTPUT),
         _ => is_one(&store.value),
     }
-}
-
-/// Returns `true` if a method of the class clears or rebinds the collection.
-fn is_let_go(context: &Context<'_>, store: &Store, class: memfit_source::ClassId) -> bool {
-    let facts = context.facts;
-    let own = |site: &memfit_source::Site| facts.function(site.function).class == Some(class);
-    let bound = facts.stores.iter().any(|other| {
-        own(&other.site)
-            && other.kind == StoreKind::Assign
-            && other.target == store.target
-            && !facts.function(other.site.function).name.ends_with(".__init__")
-    });
-    let emptied = facts.calls.iter().any(|call| {
-        own(&call.site)
-            && ["clear", "pop", "popleft"].iter().any(|way| call.is_method(way))
-            && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == store.target)
-    });
-    bound || emptied || facts.text.contains(&format!("del {}", store.target))
 }
 
 /// Finds evaluations by a Hugging Face trainer that keep all logits on the GPU until they end.

@@ -72,7 +72,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let into = match store.kind {
             StoreKind::Append | StoreKind::Item => true,
             StoreKind::Assign => store.target.contains('.'),
-            StoreKind::Add | StoreKind::Join | StoreKind::Give => false,
+            StoreKind::Add | StoreKind::Join | StoreKind::Give | StoreKind::GiveSum => false,
         };
         // A loss may use the stored output.
         let trained =

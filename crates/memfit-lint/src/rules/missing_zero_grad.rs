@@ -66,7 +66,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         // So may the function that computes the loss, if no model call is visible.
         let unseen = !facts.ops_in(looped).any(|op| op.kind == OpKind::Forward)
-            && passes().any(|pass| pass.loss.is_unknown() && pass.loss.is(Flags::OPAQUE));
+            && passes().any(|pass| pass.loss.is(Flags::OPAQUE) && !pass.loss.graph.is_known());
         let remade = facts.looped(looped).assigned.contains(&step.receiver);
         if passes().count() == 0 || passes().any(|pass| pass.managed) || handed || unseen || remade {
             continue;

@@ -469,6 +469,8 @@ impl<'a> Walker<'a> {
                 Value { loader: call.arguments.first()?.value.loader, ..Value::unknown() }
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
+            // Apex; its result is differentiated instead of the loss.
+            (_, "scale_loss") => call.arguments.first()?.value.clone(),
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
             ("torch.stack" | "torch.cat" | "torch.vstack" | "torch.hstack" | "torch.concat", _) => {
                 let first = call.arguments.first()?;
