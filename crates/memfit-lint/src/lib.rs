@@ -6,6 +6,7 @@
 
 mod check;
 mod config;
+mod evaluation;
 mod files;
 mod fix;
 mod mend;

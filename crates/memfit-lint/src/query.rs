@@ -1,7 +1,7 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Call, ClassId, Facts, Flags, FunctionId, Handler, Kind, LoopId, Op, OpKind, Site, Span, Store,
+    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Site, Span, Store,
     StoreKind, Window,
 };
 
@@ -17,9 +17,15 @@ impl Context<'_> {
     pub(crate) fn may_be_without_grad(&self, id: FunctionId) -> bool {
         let function = self.facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
+        // A call of this file with gradients on is one, whatever a function of the same name elsewhere is.
+        let is_on = self.facts.calls.iter().any(|call| {
+            call.function == Some(id) && call.site.grad == Grad::On && call.site.function != id
+        });
+        let is_off = self.facts.called_without_grad.iter().any(|known| known == name);
         !name.is_empty()
+            && !(is_on && !is_off)
             && (self.project.called_without_grad.contains(name)
-                || self.facts.called_without_grad.iter().any(|known| known == name))
+                || is_off)
     }
 }
 

@@ -58,6 +58,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("run the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.site.function));
     }
+    crate::evaluation::report(context, findings);
 }
 
 /// Returns `true` if the same call is tried without gradients first and raises: some models need them.

@@ -17,6 +17,11 @@ impl Facts {
         &self.functions[id.index()]
     }
 
+    /// Ids of all functions.
+    pub fn function_ids(&self) -> impl Iterator<Item = FunctionId> + use<> {
+        (0..self.functions.len() as u32).map(FunctionId)
+    }
+
     /// Class with an id.
     pub fn class(&self, id: ClassId) -> &Class {
         &self.classes[id.index()]

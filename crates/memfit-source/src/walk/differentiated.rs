@@ -129,7 +129,7 @@ impl<'a> Walker<'a> {
 
     /// Gives a value that a loss is bound to a graph of its own, if its graph is unknown.
     pub(super) fn mark_differentiated(&mut self, name: &str, value: &mut Value) {
-        if self.frame.grad != Grad::On
+        if self.frame.grad == Grad::Off
             || value.graph.is_none()
             || !matches!(value.kind, Kind::Unknown | Kind::Tensor)
             || !self.frame.differentiated.contains(name)
