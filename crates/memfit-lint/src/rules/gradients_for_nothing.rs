@@ -46,10 +46,10 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // Frozen parameters, gradients that are read, and parameters added to an optimizer later are not
-    // analysed.
-    let hidden = ["requires_grad", "add_param_group", "autograd.grad", ".grad.", "GradientReversal"];
-    if hidden.iter().any(|word| facts.text.contains(word)) {
+    teachers(context, findings);
+    // Gradients that are read, and parameters added to an optimizer later are not analysed.
+    let hidden = ["add_param_group", ".grad.", "GradientReversal"];
+    if hidden.iter().any(|word| facts.text.contains(word)) || freezes(&facts.text).next().is_some() {
         return;
     }
     let optimizers: Vec<&Weights> = facts
@@ -62,17 +62,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         return;
     }
     for (op, backward) in backwards(facts) {
-        // A second pass through the graph may serve its gradients, as in per-sample clipping.
-        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.site.looped.is_none() {
+        if op.via.is_some() || backward.managed || op.site.looped.is_none() {
             continue;
         }
+        // A second pass through the graph may serve its gradients, as in per-sample clipping.
+        let again = backward.retain.is_some();
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))
         {
             let holders: Vec<_> =
                 optimizers.iter().filter(|held| facts.overlap(held, pass) != Overlap::No).collect();
             let why = match holders.as_slice() {
-                [] => "no optimizer holds them",
-                [held] if facts.covers(pass, held) && !facts.covers(held, pass) && !cuts_inside(context) => {
+                [] if !again => "no optimizer holds them",
+                [held] if !again && facts.covers(pass, held) && !facts.covers(held, pass) && !cuts_inside(context) => {
                     "the optimizer holds only a part of them"
                 }
                 _ if is_cleared_unused(facts, op, pass, &backward.passes[index + 1..]) => {
@@ -98,6 +99,58 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 ));
         }
     }
+}
+
+/// Lines that freeze parameters.
+fn freezes(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().filter(|(_, line)| {
+        line.contains("requires_grad") && (line.contains("False") || line.contains("requires_grad(")) 
+    })
+}
+
+/// Finds teachers and target networks, by their names, through which a loss is differentiated.
+fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let lines: Vec<&str> = facts.text.lines().collect();
+    // A loop over its parameters freezes it.
+    let is_frozen = |name: &str| {
+        freezes(&facts.text).any(|(at, _)| lines[at.saturating_sub(2)..=at].iter().any(|line| has_word(line, name)))
+    };
+    let held = |receiver: &str| {
+        let parameters = format!("{receiver}.parameters");
+        facts.calls.iter().any(|call| {
+            matches!(call.result.kind, Kind::Optimizer) && context.slice(call.span).contains(&parameters)
+        })
+    };
+    for op in &facts.ops {
+        let last = op.receiver.rsplit('.').find(|part| *part != "forward").unwrap_or(&op.receiver);
+        let lower = last.to_ascii_lowercase();
+        let named = lower.contains("teacher") || lower.contains("target") || lower == "q_next";
+        if op.kind != OpKind::Forward || op.via.is_some() || op.site.grad != Grad::On || !named {
+            continue;
+        }
+        let Some(call) = facts.calls.iter().find(|call| call.span == op.span) else { continue };
+        let trains = backwards(facts).find(|(pass, backward)| {
+            pass.site.function == op.site.function
+                && pass.via.is_none()
+                && pass.site.order > op.site.order
+                && backward.loss.graph.contains(&call.result.graph)
+        });
+        let Some((pass, _)) = trains else { continue };
+        let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
+        if held(model) || is_frozen(last) || context.may_be_without_grad(op.site.function) {
+            continue;
+        }
+        findings
+            .report(op.span, format!("gradients of `{model}` are computed for nothing: it is not trained"))
+            .label(pass.span, "by this backward pass")
+            .help("call it under `torch.no_grad()`, or detach its output");
+    }
+}
+
+/// Returns `true` if a name occurs in a line as a whole word.
+fn has_word(line: &str, name: &str) -> bool {
+    line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
 }
 
 /// Returns `true` if these gradients are cleared before the next step of their optimizer, and the pass serves

@@ -12,12 +12,14 @@ pub struct Graph {
     /// A graph that is certainly there, although others may be unknown: that of a value on which `backward()`
     /// is called.
     pub(crate) own: Option<u32>,
+    /// `true` if unknown code may have cut off some of the ids.
+    pub(crate) cut: bool,
 }
 
 impl Clone for Graph {
     // Written by hand for speed, since values are copied often: a slice of numbers is copied at once.
     fn clone(&self) -> Self {
-        Self { ids: SmallVec::from_slice(&self.ids), unknown: self.unknown, own: self.own }
+        Self { ids: SmallVec::from_slice(&self.ids), unknown: self.unknown, own: self.own, cut: self.cut }
     }
 }
 
@@ -39,7 +41,11 @@ impl Graph {
 
     pub(crate) fn union(&self, other: &Self) -> Self {
         if other.ids.is_empty() {
-            return Self { unknown: self.unknown || other.unknown, ..self.clone() };
+            return Self {
+                unknown: self.unknown || other.unknown,
+                cut: self.cut || other.cut,
+                ..self.clone()
+            };
         }
         let mut ids = self.ids.clone();
         ids.extend_from_slice(&other.ids);
@@ -49,7 +55,8 @@ impl Graph {
         if full {
             ids.drain(..ids.len() - MAX_GRAPH_IDS);
         }
-        Self { ids, unknown: self.unknown || other.unknown || full, own: self.own.or(other.own) }
+        let unknown = self.unknown || other.unknown || full;
+        Self { ids, unknown, own: self.own.or(other.own), cut: self.cut || other.cut }
     }
 
     /// Join of two control-flow paths.
@@ -69,6 +76,7 @@ impl Graph {
     pub(crate) fn with_unknown(mut self) -> Self {
         self.unknown = true;
         self.own = None;
+        self.cut |= !self.ids.is_empty();
         self
     }
 
@@ -80,6 +88,11 @@ impl Graph {
     /// Returns `true` if a backward pass through one graph may go through a part of the other.
     pub fn may_share(&self, other: &Self) -> bool {
         self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
+    }
+
+    /// Returns `true` if a forward pass of the other is certainly in it.
+    pub fn contains(&self, other: &Self) -> bool {
+        !self.cut && other.ids.iter().any(|id| self.ids.contains(id))
     }
 
     /// Returns `true` if at least one forward pass is known.

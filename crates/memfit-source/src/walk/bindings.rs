@@ -95,7 +95,11 @@ impl<'a> Walker<'a> {
             return (Value::from_kind(Kind::Path(self.names.builtin(name))), CounterBinding::Elsewhere);
         }
         if self.definitions.starred || self.module.contains_key(name) || self.frame.globals.contains(name) {
-            return (names::value_by_name(name), CounterBinding::Elsewhere);
+            let value = names::value_by_name(name);
+            // `from x import *` usually brings the conventional names along.
+            let module = names::conventional_path(name).filter(|_| value.is_unknown());
+            let value = module.map_or(value, |path| Value::from_kind(Kind::Path(self.names.intern(path))));
+            return (value, CounterBinding::Elsewhere);
         }
         if let Some(path) = names::conventional_path(name) {
             return (Value::from_kind(Kind::Path(self.names.intern(path))), CounterBinding::Nowhere);

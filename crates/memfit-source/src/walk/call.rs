@@ -202,17 +202,25 @@ impl<'a> Walker<'a> {
                 let class = self.facts.class(*id);
                 let (is_module, norm) = (class.is_module, class.has_batch_norm);
                 let is_loss = class.name.ends_with("Loss");
+                let steps = class.bases.iter().any(|base| base.ends_with("Optimizer"));
                 if let Some(init) = self.method_of(*id, "__init__", 0) {
                     self.summary(init);
                 }
                 let kind = match (is_module, is_loss) {
+                    _ if steps => Kind::Optimizer,
                     (true, true) => Kind::Criterion { which: Criterion::Other, sums: false },
                     (true, false) => Kind::Module,
                     _ => Kind::Object(*id),
                 };
                 let mut made =
                     Value::from_kind(kind).with_flags(if norm { Flags::BATCH_NORM } else { Flags::NONE });
-                made.weights = if is_module { self.made_weights(call) } else { Weights::default() };
+                made.weights = match made.kind {
+                    Kind::Optimizer => {
+                        call.arguments.first().map_or_else(Weights::default, |held| held.value.weights.clone())
+                    }
+                    _ if is_module => self.made_weights(call),
+                    _ => Weights::default(),
+                };
                 made.class = Some(*id).filter(|_| is_module);
                 made
             }

@@ -405,7 +405,7 @@ impl<'a> Walker<'a> {
             && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
         let retain_is_unknown =
             call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
-        let passes = if loss.graph.unknown {
+        let passes = if loss.graph.cut {
             Vec::new()
         } else {
             loss.graph.ids.iter().map(|id| self.graphs.weights(*id).clone()).collect()
