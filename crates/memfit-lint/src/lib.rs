@@ -7,6 +7,7 @@
 mod check;
 mod config;
 mod evaluation;
+mod fakes;
 mod files;
 mod fix;
 mod mend;

@@ -36,7 +36,7 @@
 //! ## References
 //! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
 
-use memfit_source::{Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
+use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -45,11 +45,22 @@ pub(super) static RULE: Rule =
     Rule { name: "gradients-for-nothing", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
-    let facts = context.facts;
     teachers(context, findings);
-    // Gradients that are read, and parameters added to an optimizer later are not analysed.
-    let hidden = ["add_param_group", ".grad.", "GradientReversal"];
-    if hidden.iter().any(|word| facts.text.contains(word)) || freezes(&facts.text).next().is_some() {
+    passes(context, findings);
+    if !hides(&context.facts.text) {
+        crate::fakes::report(context, findings);
+    }
+}
+
+/// Returns `true` if the text reads gradients, or adds parameters to an optimizer later.
+fn hides(text: &str) -> bool {
+    ["add_param_group", ".grad.", "GradientReversal"].iter().any(|word| text.contains(word))
+}
+
+/// Finds backward passes into models whose gradients no optimizer uses.
+fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    if hides(&facts.text) || ["requires_grad", "autograd.grad"].iter().any(|word| facts.text.contains(word)) {
         return;
     }
     let optimizers: Vec<&Weights> = facts
@@ -62,18 +73,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         return;
     }
     for (op, backward) in backwards(facts) {
-        if op.via.is_some() || backward.managed || op.site.looped.is_none() {
+        // A second pass through the graph may serve its gradients, as in per-sample clipping.
+        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.site.looped.is_none() {
             continue;
         }
-        // A second pass through the graph may serve its gradients, as in per-sample clipping.
-        let again = backward.retain.is_some();
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))
         {
             let holders: Vec<_> =
                 optimizers.iter().filter(|held| facts.overlap(held, pass) != Overlap::No).collect();
             let why = match holders.as_slice() {
-                [] if !again => "no optimizer holds them",
-                [held] if !again && facts.covers(pass, held) && !facts.covers(held, pass) && !cuts_inside(context) => {
+                [] => "no optimizer holds them",
+                [held] if facts.covers(pass, held) && !facts.covers(held, pass) && !cuts_inside(context) => {
                     "the optimizer holds only a part of them"
                 }
                 _ if is_cleared_unused(facts, op, pass, &backward.passes[index + 1..]) => {
@@ -122,6 +132,13 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
             matches!(call.result.kind, Kind::Optimizer) && context.slice(call.span).contains(&parameters)
         })
     };
+    // An optimizer of unknown parameters may hold them.
+    let is_told = |call: &Call| {
+        call.result.weights.is_exact() || context.slice(call.span).contains(".parameters()")
+    };
+    if facts.calls.iter().any(|call| matches!(call.result.kind, Kind::Optimizer) && !is_told(call)) {
+        return;
+    }
     for op in &facts.ops {
         let last = op.receiver.rsplit('.').find(|part| *part != "forward").unwrap_or(&op.receiver);
         let lower = last.to_ascii_lowercase();
@@ -138,7 +155,9 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let Some((pass, _)) = trains else { continue };
         let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
-        if held(model) || is_frozen(last) || context.may_be_without_grad(op.site.function) {
+        // Whoever built a teacher may have frozen it.
+        let is_built = lower.contains("target") || lines.iter().any(|line| is_made_by(line, last));
+        if held(model) || !is_built || is_frozen(last) || context.may_be_without_grad(op.site.function) {
             continue;
         }
         findings
@@ -146,6 +165,14 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(pass.span, "by this backward pass")
             .help("call it under `torch.no_grad()`, or detach its output");
     }
+}
+
+/// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.
+fn is_made_by(line: &str, name: &str) -> bool {
+    let Some((target, made)) = line.split_once('=') else { return false };
+    let class = |word: &str| word.starts_with(|c: char| c.is_ascii_uppercase());
+    let callee = made.split('(').next().unwrap_or_default().trim();
+    has_word(target, name) && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
 }
 
 /// Returns `true` if a name occurs in a line as a whole word.

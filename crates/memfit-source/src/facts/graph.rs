@@ -12,14 +12,19 @@ pub struct Graph {
     /// A graph that is certainly there, although others may be unknown: that of a value on which `backward()`
     /// is called.
     pub(crate) own: Option<u32>,
-    /// `true` if unknown code may have cut off some of the ids.
-    pub(crate) cut: bool,
+    /// Those of the ids that unknown code may have cut off.
+    pub(crate) cut: SmallVec<[u32; 2]>,
 }
 
 impl Clone for Graph {
     // Written by hand for speed, since values are copied often: a slice of numbers is copied at once.
     fn clone(&self) -> Self {
-        Self { ids: SmallVec::from_slice(&self.ids), unknown: self.unknown, own: self.own, cut: self.cut }
+        Self {
+            ids: SmallVec::from_slice(&self.ids),
+            unknown: self.unknown,
+            own: self.own,
+            cut: SmallVec::from_slice(&self.cut),
+        }
     }
 }
 
@@ -41,11 +46,7 @@ impl Graph {
 
     pub(crate) fn union(&self, other: &Self) -> Self {
         if other.ids.is_empty() {
-            return Self {
-                unknown: self.unknown || other.unknown,
-                cut: self.cut || other.cut,
-                ..self.clone()
-            };
+            return Self { unknown: self.unknown || other.unknown, ..self.clone() };
         }
         let mut ids = self.ids.clone();
         ids.extend_from_slice(&other.ids);
@@ -56,7 +57,9 @@ impl Graph {
             ids.drain(..ids.len() - MAX_GRAPH_IDS);
         }
         let unknown = self.unknown || other.unknown || full;
-        Self { ids, unknown, own: self.own.or(other.own), cut: self.cut || other.cut }
+        let may_be_cut = |id: &u32| !self.has(*id) && !other.has(*id);
+        let cut = self.cut.iter().chain(&other.cut).copied().filter(may_be_cut).collect();
+        Self { ids, unknown, own: self.own.or(other.own), cut }
     }
 
     /// Join of two control-flow paths.
@@ -76,7 +79,7 @@ impl Graph {
     pub(crate) fn with_unknown(mut self) -> Self {
         self.unknown = true;
         self.own = None;
-        self.cut |= !self.ids.is_empty();
+        self.cut = self.ids.iter().copied().collect();
         self
     }
 
@@ -90,9 +93,14 @@ impl Graph {
         self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
     }
 
-    /// Returns `true` if a forward pass of the other is certainly in it.
+    /// Returns `true` if the last forward pass of the other, that of a model's output, is certainly in it.
     pub fn contains(&self, other: &Self) -> bool {
-        !self.cut && other.ids.iter().any(|id| self.ids.contains(id))
+        other.ids.last().is_some_and(|id| self.has(*id))
+    }
+
+    /// Returns `true` if a forward pass is certainly in it.
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.ids.contains(&id) && !self.cut.contains(&id)
     }
 
     /// Returns `true` if at least one forward pass is known.

@@ -8,9 +8,14 @@ use crate::names;
 impl<'a> Walker<'a> {
     /// Binds a name.
     pub(super) fn bind(&mut self, name: &'a str, mut value: Value, how: CounterBinding) {
-        if value.is_unknown() && !matches!(how, CounterBinding::Target(_)) {
+        // `make(config).to(device)` is a tensor or a model.
+        let is_moved = matches!(value.kind, Kind::Tensor)
+            && value.graph.unknown
+            && value.loader.is_none()
+            && !value.is(Flags::BATCH);
+        if (value.is_unknown() || is_moved) && !matches!(how, CounterBinding::Target(_)) {
             let suggested = names::value_by_name(name);
-            if !suggested.is_unknown() {
+            if !suggested.is_unknown() && (!is_moved || suggested.is_module()) {
                 let graph = value.graph;
                 value = Value {
                     graph,

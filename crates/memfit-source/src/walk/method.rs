@@ -405,11 +405,8 @@ impl<'a> Walker<'a> {
             && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
         let retain_is_unknown =
             call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
-        let passes = if loss.graph.cut {
-            Vec::new()
-        } else {
-            loss.graph.ids.iter().map(|id| self.graphs.weights(*id).clone()).collect()
-        };
+        let sure = loss.graph.ids.iter().filter(|id| loss.graph.has(**id));
+        let passes = sure.map(|id| self.graphs.weights(*id).clone()).collect();
         let backward = Backward {
             passes,
             retain: truthy("retain_graph"),
