@@ -135,12 +135,17 @@ fn is_output(store: &Store) -> bool {
 /// Finds evaluations by a Hugging Face trainer that keep all logits on the GPU until they end.
 fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let mut settings = facts.calls.iter().filter(|call| call.is("transformers.TrainingArguments"));
+    let mut settings = facts.calls.iter().filter(|call| {
+        call.is("transformers.TrainingArguments") || call.is("transformers.Seq2SeqTrainingArguments")
+    });
     let (Some(settings), None) = (settings.next(), settings.next()) else { return };
-    if settings.is_open() || settings.keyword("eval_accumulation_steps").is_some() {
+    let generates = settings.keyword("predict_with_generate").is_some_and(|set| set.value.truth() != Some(false));
+    if settings.is_open() || generates || settings.keyword("eval_accumulation_steps").is_some() {
         return;
     }
-    for trainer in facts.calls.iter().filter(|call| call.is("transformers.Trainer") && !call.is_open()) {
+    let is_trainer =
+        |call: &&Call| call.is("transformers.Trainer") || call.is("transformers.Seq2SeqTrainer");
+    for trainer in facts.calls.iter().filter(is_trainer).filter(|call| !call.is_open()) {
         let set = |name: &str| trainer.keyword(name).is_some_and(|given| given.value.kind != Kind::None);
         if !set("compute_metrics")
             || !set("eval_dataset")
@@ -171,8 +176,14 @@ fn has_many_logits(facts: &memfit_source::Facts, trainer: &Call) -> bool {
         |call: &&Call| call.result.is_module() && facts.covers(&call.result.weights, &model.value.weights);
     facts.calls.iter().filter(made).any(|call| {
         let path = call.path.as_deref().unwrap_or_default();
-        ["ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForTokenClassification"]
-            .iter()
-            .any(|head| path.strip_suffix(".from_pretrained").is_some_and(|class| class.ends_with(head)))
+        let heads = [
+            "ForCausalLM",
+            "ForMaskedLM",
+            "LMHeadModel",
+            "ForTokenClassification",
+            "ForSeq2SeqLM",
+            "ForConditionalGeneration",
+        ];
+        heads.iter().any(|head| path.strip_suffix(".from_pretrained").is_some_and(|class| class.ends_with(head)))
     })
 }

@@ -134,7 +134,12 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
     };
     // An optimizer of unknown parameters may hold them.
     let is_told = |call: &Call| {
-        call.result.weights.is_exact() || context.slice(call.span).contains(".parameters()")
+        // `Adam([self.log_alpha])`
+        let listed = call.arguments.first().is_some_and(|first| {
+            let text = context.slice(first.value_span);
+            text.starts_with('[') && !text.contains('(')
+        });
+        listed || call.result.weights.is_exact() || context.slice(call.span).contains(".parameters()")
     };
     if facts.calls.iter().any(|call| matches!(call.result.kind, Kind::Optimizer) && !is_told(call)) {
         return;

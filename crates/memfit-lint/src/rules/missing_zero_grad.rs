@@ -55,7 +55,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && !step.site.managed
             && step.via.is_none();
         let Some(looped) = step.site.looped.filter(|id| plain && !seen.contains(id)) else { continue };
-        let passes = || facts.ops.iter().filter(|op| op.site.looped == Some(looped)).filter_map(backward);
+        let ops = || facts.ops.iter().filter(|op| op.site.looped == Some(looped));
+        let passes = || ops().filter_map(backward);
+        // Accelerate and Fabric leave the gradients to the loop; other frameworks clear them.
+        let cleared = ops().any(|op| {
+            let callee = context.slice(op.span).split("backward").next().unwrap_or_default();
+            let known = callee.contains("accelerator") || callee.contains("fabric");
+            backward(op).is_some_and(|pass| pass.managed) && !known
+        });
         // A call of unknown code with the optimizer as an argument may clear them.
         let handed = facts.calls.iter().any(|call| {
             facts.within(&call.site, looped)
@@ -68,7 +75,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let unseen = !facts.ops_in(looped).any(|op| op.kind == OpKind::Forward)
             && passes().any(|pass| pass.loss.is(Flags::OPAQUE) && !pass.loss.graph.is_known());
         let remade = facts.looped(looped).assigned.contains(&step.receiver);
-        if passes().count() == 0 || passes().any(|pass| pass.managed) || handed || unseen || remade {
+        if passes().count() == 0 || cleared || handed || unseen || remade {
             continue;
         }
         seen.push(looped);

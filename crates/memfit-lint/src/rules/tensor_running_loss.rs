@@ -41,8 +41,8 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    of_meters(context, findings);
     for store in &facts.stores {
-        if std::env::var("DBG").is_ok() { eprintln!("DBG {:?} {} = {} graph {:?} then {:?} kind {:?} scalar {} grows {:?}", store.kind, store.target, context.slice(store.value_span), store.graph, store.graph_then, store.value.kind, store.value.is(Flags::SCALAR), store.grows); }
         if !matches!(store.graph, GraphState::Freed | GraphState::Kept) {
             continue;
         }
@@ -108,6 +108,35 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         } else {
             None
         });
+    }
+}
+
+/// Finds losses that are given to an average of another library, or to one in a dict.
+fn of_meters(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is_method("update") && call.function.is_none()) {
+        let (Some(receiver), Some(first)) = (&call.receiver, call.arguments.first()) else { continue };
+        if !is_loss(&first.value) || !(first.value.graph.is_known() || first.value.graph.is_certain()) {
+            continue;
+        }
+        let name = context.slice(receiver.span);
+        let (root, item) = name.split_once('[').map_or((name, false), |(root, _)| (root, true));
+        let is_average = facts.calls.iter().any(|made| {
+            let (start, _) = facts.line_start(made.span.start);
+            let before = context.slice(memfit_source::Span::new(start, made.span.start));
+            let bound = before.trim_start().strip_prefix(root).is_some_and(|rest| rest.trim_start().starts_with('='));
+            made.is("timm.utils.AverageMeter") && bound
+        });
+        let binding = format!("{root} = {{");
+        let held = || facts.text.split(&binding).nth(1).and_then(|rest| rest.split('}').next());
+        if is_average || item && held().is_some_and(|held| held.contains("AverageMeter(")) {
+            findings
+                .report(
+                    call.span,
+                    format!("`{name}` sums its argument, which stays a tensor: the sum's graph grows by a node in every iteration"),
+                )
+                .help("pass a number: `loss.item()`");
+        }
     }
 }
 

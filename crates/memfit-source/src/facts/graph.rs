@@ -103,6 +103,11 @@ impl Graph {
         self.ids.contains(&id) && !self.cut.contains(&id)
     }
 
+    /// Returns `true` if there is certainly a graph, although others may be unknown.
+    pub const fn is_certain(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// Returns `true` if at least one forward pass is known.
     pub fn is_known(&self) -> bool {
         !self.ids.is_empty() && !self.unknown

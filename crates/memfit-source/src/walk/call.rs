@@ -477,6 +477,10 @@ impl<'a> Walker<'a> {
                 Value { loader: call.arguments.first()?.value.loader, ..Value::unknown() }
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
+            (_, name) if path.starts_with("torch.") && super::method::has_no_gradient(name) => {
+                let device = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
+                Value::tensor(Graph::none()).with_device(device)
+            }
             // Apex; its result is differentiated instead of the loss.
             (_, "scale_loss") => call.arguments.first()?.value.clone(),
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),

@@ -69,6 +69,9 @@ impl<'a> Walker<'a> {
             let weights = self.weights_of(text, value);
             return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
+        if matches!(name, "train" | "eval") && call.is_statement && value.is_unknown() && !value.is(Flags::BATCH) {
+            return self.switch_mode(node, call, receiver, name, inputs);
+        }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
         if !tensor {
             return self.call_unknown(node, inputs);
@@ -187,6 +190,9 @@ impl<'a> Walker<'a> {
         inputs: &Graph,
     ) -> Value {
         let value = receiver.value.clone();
+        if has_no_gradient(name) && matches!(value.kind, Kind::Tensor) {
+            return Value::tensor(Graph::none()).with_device(value.device);
+        }
         // Sizes and dimensions contribute no graph.
         let graph = if takes_sizes(name) { value.graph.clone() } else { value.graph.union(inputs) };
         let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
@@ -425,6 +431,15 @@ impl<'a> Walker<'a> {
         let reach = self.reach(&loss.graph, &[]);
         self.op(OpKind::Backward(backward), call.span, "", reach);
     }
+}
+
+/// Functions and methods whose result is an index, a comparison or a sample, which has no gradient.
+pub(super) fn has_no_gradient(name: &str) -> bool {
+    matches!(
+        name,
+        "argmax" | "argmin" | "argsort" | "multinomial" | "bernoulli" | "bincount" | "nonzero" | "eq" | "ne" | "isnan"
+            | "isfinite"
+    )
 }
 
 /// Tensor methods that take sizes, dimensions and counts, and no other tensor.
