@@ -24,11 +24,12 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     engines(context, findings);
 }
 
-const WHY: &str = "this evaluates with gradients enabled: activations are saved for a backward pass that never comes";
+const WHY: &str =
+    "this evaluates with gradients enabled: activations are saved for a backward pass that never comes";
 const HELP: &str = "run it under `with torch.no_grad():`";
 
 /// Forward passes that certainly record gradients.
-fn recorded<'a>(facts: &'a Facts, function: FunctionId) -> impl Iterator<Item = &'a Op> {
+fn recorded(facts: &Facts, function: FunctionId) -> impl Iterator<Item = &Op> {
     facts.ops.iter().filter(move |op| {
         op.kind == OpKind::Forward && op.site.function == function && op.site.grad == Grad::On
     })
@@ -40,7 +41,10 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
     let mut seen: Vec<Span> = Vec::new();
     for op in &facts.ops {
         let OpKind::Backward(backward) = &op.kind else { continue };
-        if op.via.is_some() || backward.managed || op.site.looped.is_none() && facts.function(op.site.function).name.is_empty() {
+        if op.via.is_some()
+            || backward.managed
+            || op.site.looped.is_none() && facts.function(op.site.function).name.is_empty()
+        {
             continue;
         }
         let Some(phase) = facts.guards_of(op.site.guard).find_map(|id| phase(context, id)) else { continue };
@@ -102,7 +106,8 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
     calls
         .filter(|call| call.site.grad == Grad::On && !context.may_be_without_grad(call.site.function))
         .filter(|call| {
-            let given = position.checked_sub(skipped).and_then(|position| call.argument(position, phase.name));
+            let given =
+                position.checked_sub(skipped).and_then(|position| call.argument(position, phase.name));
             given.is_some_and(|argument| match (&phase.text, &argument.value.kind) {
                 (None, Kind::Bool(truth)) => *truth != phase.runs,
                 (Some(text), Kind::Str(given)) => (**given == **text) != phase.runs,
@@ -178,7 +183,10 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
         let around: Vec<GuardId> = facts.guards_of(backward.site.guard).collect();
         let branch = facts.guards_of(op.site.guard).find(|id| {
             let guard = facts.guard(*id);
-            !around.contains(id) && !guard.negated && guard.looped == Some(looped) && guard.what.counted.is_some()
+            !around.contains(id)
+                && !guard.negated
+                && guard.looped == Some(looped)
+                && guard.what.counted.is_some()
         });
         let Some(branch) = branch.filter(|branch| !seen.contains(branch)) else { continue };
         let differentiates = facts.ops.iter().any(|other| {
@@ -191,18 +199,15 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         seen.push(branch);
-        findings
-            .report(op.span, WHY)
-            .label(backward.span, "the training step of the same loop")
-            .help(HELP);
+        findings.report(op.span, WHY).label(backward.span, "the training step of the same loop").help(HELP);
     }
 }
 
 /// `test_x`, `val_images.to(device)`
 fn names_evaluation(inputs: &str) -> bool {
-    inputs
-        .split(|c: char| !c.is_alphanumeric())
-        .any(|word| ["test", "val", "valid", "validation", "eval"].contains(&word.to_ascii_lowercase().as_str()))
+    inputs.split(|c: char| !c.is_alphanumeric()).any(|word| {
+        ["test", "val", "valid", "validation", "eval"].contains(&word.to_ascii_lowercase().as_str())
+    })
 }
 
 /// Finds the process function of an Ignite engine that evaluates.

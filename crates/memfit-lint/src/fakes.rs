@@ -55,7 +55,10 @@ fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
     // Other branches create it under the same name.
     let same = |call: &Call| {
         let (start, _) = facts.line_start(call.span.start);
-        facts.text.get(start as usize..call.span.start as usize).is_some_and(|text| text.trim().starts_with(target))
+        facts
+            .text
+            .get(start as usize..call.span.start as usize)
+            .is_some_and(|text| text.trim().starts_with(target))
     };
     made.all(same).then(|| target.to_owned())
 }
@@ -71,7 +74,8 @@ fn is_cleared(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &st
     let Some(next) = ops.iter().find(|op| is_step(op)) else { return false };
     let first = ops.iter().find(|op| {
         is_step(op) && op.receiver == own
-            || matches!(op.kind, OpKind::ZeroGrad { .. }) && [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
+            || matches!(op.kind, OpKind::ZeroGrad { .. })
+                && [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
     });
     next.receiver == of_judge && first.is_some_and(|first| matches!(first.kind, OpKind::ZeroGrad { .. }))
 }

@@ -1,8 +1,8 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Site, Span, Store,
-    StoreKind, Window,
+    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Site, Span,
+    Store, StoreKind, Window,
 };
 
 use crate::rule::Context;
@@ -18,14 +18,13 @@ impl Context<'_> {
         let function = self.facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
         // A call of this file with gradients on is one, whatever a function of the same name elsewhere is.
-        let is_on = self.facts.calls.iter().any(|call| {
-            call.function == Some(id) && call.site.grad == Grad::On && call.site.function != id
-        });
+        let is_on =
+            self.facts.calls.iter().any(|call| {
+                call.function == Some(id) && call.site.grad == Grad::On && call.site.function != id
+            });
         let is_off = self.facts.called_without_grad.iter().any(|known| known == name);
-        !name.is_empty()
-            && !(is_on && !is_off)
-            && (self.project.called_without_grad.contains(name)
-                || is_off)
+        let elsewhere = !is_on && self.project.called_without_grad.contains(name);
+        !name.is_empty() && (is_off || elsewhere)
     }
 }
 

@@ -258,7 +258,7 @@ pub enum OpKind {
     /// Call of a model.
     Forward,
     /// `backward()`
-    Backward(Backward),
+    Backward(Box<Backward>),
     /// Optimizer step, with or without a gradient scaler.
     Step {
         /// `scaler.step(optimizer)`

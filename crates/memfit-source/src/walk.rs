@@ -20,8 +20,8 @@ mod library_calls;
 mod method;
 mod statement;
 mod stores;
-mod sums;
 mod summary;
+mod sums;
 mod test;
 mod weights;
 

@@ -44,7 +44,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let Some(looped) = op.site.looped else { continue };
+        // Before PyTorch 0.4, a volatile input turned gradients off.
+        let is_volatile = context.slice(facts.looped(looped).span).contains("volatile=True");
         if seen.contains(&looped)
+            || is_volatile
             || runs_once(context, looped)
             || is_fallback(context, op)
             || !evaluates(context, op, looped)

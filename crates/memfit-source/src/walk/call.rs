@@ -4,42 +4,11 @@ use std::sync::Arc;
 
 use ruff_python_ast::{Expr, ExprCall};
 
-use super::library_calls::{CallResult, device_of, known_call};
+use super::library_calls::{CallResult, device_of, is_harmless, known_call};
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
 use crate::project::Summary;
-
-/// Functions that take a container and keep no reference to its elements.
-fn is_harmless(name: &str) -> bool {
-    matches!(
-        name,
-        "len"
-            | "print"
-            | "sum"
-            | "max"
-            | "min"
-            | "mean"
-            | "plot"
-            | "enumerate"
-            | "zip"
-            | "float"
-            | "str"
-            | "list"
-            | "sorted"
-            | "tensor"
-            | "isinstance"
-            | "array"
-            | "info"
-            | "debug"
-            | "savefig"
-            | "std"
-            | "median"
-            | "average"
-            | "format"
-            | "item"
-    )
-}
 
 /// Operations for which rules check whether they are the last on an output.
 const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID);
@@ -215,9 +184,10 @@ impl<'a> Walker<'a> {
                 let mut made =
                     Value::from_kind(kind).with_flags(if norm { Flags::BATCH_NORM } else { Flags::NONE });
                 made.weights = match made.kind {
-                    Kind::Optimizer => {
-                        call.arguments.first().map_or_else(Weights::default, |held| held.value.weights.clone())
-                    }
+                    Kind::Optimizer => call
+                        .arguments
+                        .first()
+                        .map_or_else(Weights::default, |held| held.value.weights.clone()),
                     _ if is_module => self.made_weights(call),
                     _ => Weights::default(),
                 };

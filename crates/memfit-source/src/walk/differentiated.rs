@@ -106,7 +106,8 @@ impl<'a> Losses<'a> {
 
 /// Returns `true` for an item of a named container by a literal key.
 fn is_item(node: &ExprSubscript) -> bool {
-    matches!(&*node.value, Expr::Name(_) | Expr::Attribute(_)) && matches!(&*node.slice, Expr::StringLiteral(_))
+    matches!(&*node.value, Expr::Name(_) | Expr::Attribute(_))
+        && matches!(&*node.slice, Expr::StringLiteral(_))
 }
 
 impl<'a> Walker<'a> {

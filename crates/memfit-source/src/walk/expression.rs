@@ -280,6 +280,10 @@ impl<'a> Walker<'a> {
         if let Some(loss) = self.differentiated_item(node) {
             return loss;
         }
+        // Before PyTorch 0.4, `loss.data[0]` was the number.
+        if is_number_of_old(node) {
+            return Value::from_kind(Kind::Number);
+        }
         if are_indices(node) {
             return Value::tensor(Graph::none()).with_device(owner.device);
         }
@@ -538,6 +542,12 @@ impl<'a> Walker<'a> {
         self.frame.silent -= 1;
         value
     }
+}
+
+/// Returns `true` for `loss.data[0]`.
+fn is_number_of_old(node: &ruff_python_ast::ExprSubscript) -> bool {
+    matches!(&*node.value, Expr::Attribute(owner) if owner.attr.id.as_str() == "data")
+        && super::statement::literal(&node.slice) == Some(0)
 }
 
 /// Returns `true` for `x.max(dim=1)[1]`, which has no graph.

@@ -69,7 +69,11 @@ impl<'a> Walker<'a> {
             let weights = self.weights_of(text, value);
             return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
-        if matches!(name, "train" | "eval") && call.is_statement && value.is_unknown() && !value.is(Flags::BATCH) {
+        if matches!(name, "train" | "eval")
+            && call.is_statement
+            && value.is_unknown()
+            && !value.is(Flags::BATCH)
+        {
             return self.switch_mode(node, call, receiver, name, inputs);
         }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
@@ -429,7 +433,7 @@ impl<'a> Walker<'a> {
         let graph = if retain_is_unknown { loss.graph.clone().with_unknown() } else { loss.graph.clone() };
         self.mark_freed(&graph, &backward, false);
         let reach = self.reach(&loss.graph, &[]);
-        self.op(OpKind::Backward(backward), call.span, "", reach);
+        self.op(OpKind::Backward(Box::new(backward)), call.span, "", reach);
     }
 }
 
@@ -437,7 +441,16 @@ impl<'a> Walker<'a> {
 pub(super) fn has_no_gradient(name: &str) -> bool {
     matches!(
         name,
-        "argmax" | "argmin" | "argsort" | "multinomial" | "bernoulli" | "bincount" | "nonzero" | "eq" | "ne" | "isnan"
+        "argmax"
+            | "argmin"
+            | "argsort"
+            | "multinomial"
+            | "bernoulli"
+            | "bincount"
+            | "nonzero"
+            | "eq"
+            | "ne"
+            | "isnan"
             | "isfinite"
     )
 }

@@ -214,8 +214,12 @@ impl<'a> Walker<'a> {
                 && let Some(name) = dotted(&attribute.value, self.text)
             {
                 let looped = self.frame.looped;
-                let elsewhere =
-                    || Binding { value: Value::default(), looped, outer: looped, how: CounterBinding::Elsewhere };
+                let elsewhere = || Binding {
+                    value: Value::default(),
+                    looped,
+                    outer: looped,
+                    how: CounterBinding::Elsewhere,
+                };
                 let known = self.frame.env.get(name).cloned().unwrap_or_else(elsewhere);
                 self.attribute(name, &value);
                 self.frame.env.set(name, Binding { value, ..known });
@@ -392,8 +396,7 @@ impl<'a> Walker<'a> {
         let (held, _) = self.lookup(target);
         let root = target.split('[').next().unwrap_or(target);
         let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
-        let bound =
-            bound.map(|binding| if how == StoreKind::Add { binding.outer } else { binding.looped });
+        let bound = bound.map(|binding| if how == StoreKind::Add { binding.outer } else { binding.looped });
         // The target's graph includes the value's.
         if !matches!(how, StoreKind::Assign)
             && let Some(binding) = self.frame.env.get(target)

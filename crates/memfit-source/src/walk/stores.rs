@@ -71,9 +71,11 @@ impl<'a> Walker<'a> {
         let parameters: Vec<usize> =
             (0..frame.parameters.len()).filter(|index| ids.contains(&frame.parameters[*index])).collect();
         if !parameters.is_empty() {
-            frame
-                .stored_parameters
-                .push(StoredParameters { target: store.target.as_str().into(), parameters, sums });
+            frame.stored_parameters.push(StoredParameters {
+                target: store.target.as_str().into(),
+                parameters,
+                sums,
+            });
         }
     }
 

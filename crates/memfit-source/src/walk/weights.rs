@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use super::Walker;
 use super::env::Binding;
 use crate::facts::{
-    Argument, Call, ClassId, CounterBinding, FunctionId, Graph, Kind, Model, ModelId, OpKind, Receiver, Value,
-    Weights,
+    Argument, Call, ClassId, CounterBinding, FunctionId, Graph, Kind, Model, ModelId, OpKind, Receiver,
+    Value, Weights,
 };
 
 /// Origin of a model.
