@@ -28,15 +28,17 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
             let Some((judge, _)) = judged else { continue };
             let (own, of_judge) = (optimizer_of(context, generator), optimizer_of(context, judge));
             let (Some(own), Some(of_judge)) = (own, of_judge) else { continue };
-            let is_said = findings.found.iter().any(|found| found.span == generator.span);
+            let is_said = findings.found.iter().any(|found| {
+                found.span == generator.span && found.labels.iter().any(|label| label.span == pass.span)
+            });
             if own == of_judge || is_said || !is_cleared(facts, pass, generator, &own, &of_judge) {
                 continue;
             }
             let name = &generator.receiver;
             findings
-                .report(generator.span, format!("gradients of `{name}` are computed for nothing: they are cleared before its optimizer steps"))
+                .report(judge.span, format!("gradients of `{name}` are computed for nothing: they are cleared before its optimizer steps"))
                 .label(pass.span, "by this backward pass")
-                .label(judge.span, "through this call")
+                .label(generator.span, "computed here")
                 .help("detach the output for this loss");
         }
     }
