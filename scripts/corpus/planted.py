@@ -1,10 +1,12 @@
 """Builds the scripts with planted bugs of planted.toml, and counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--memfit COMMAND] [--cache FOLDER] [--part read|unread]
+    python scripts/corpus/planted.py --mirror FOLDER [--memfit COMMAND] [--cache FOLDER]
+        [--write measurements/check-planted.md]
 
 Each bug lies in a copy of its own of a stranger's repository, which is read from a git directory in the
-folder of `--mirror`, as run.py reads them. A bug counts as found where a rule that stands for its kind is reported
-within a few lines of it, and was not reported there before.
+folder of `--mirror`, as run.py reads them. A bug counts as found where a rule that stands for its kind is
+reported within a few lines of it, and was not reported there before. An error or warning on an unchanged
+repository without a label in planted-labels.toml fails the run, and so does one that is back.
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ sys.path.insert(0, str(HERE))
 import run  # noqa: E402
 
 PLANTED = HERE / "planted.toml"
+# What was said of the findings on the unchanged repositories, and what earlier readings found.
+LABELS = HERE / "planted-labels.toml"
+READINGS = HERE / "planted-readings.toml"
+# The parts of the bugs, as the page names them.
+TITLES = {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"}
 # How far from the bug a finding may lie: a statement of several lines is reported at its first or last one.
 NEAR = 3
 
@@ -53,6 +60,10 @@ class Bug:
     @property
     def name(self) -> str:
         return f"{self.repository}/{self.path}:{self.line}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.name} {self.kind}"
 
     @property
     def is_unread(self) -> bool:
@@ -125,10 +136,14 @@ def new_findings(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> l
     """The findings of the changed copy, without as many of each rule and file as there were before."""
     old = Counter((finding["rule"], finding["file"]) for finding in before)
     count = Counter((finding["rule"], finding["file"]) for finding in after)
-    return [finding for finding in after if count[finding["rule"], finding["file"]] > old[finding["rule"], finding["file"]]]
+    return [
+        finding
+        for finding in after
+        if count[finding["rule"], finding["file"]] > old[finding["rule"], finding["file"]]
+    ]
 
 
-def examine(memfit: str, cache: Path, mirror: Path, bug: Bug, index: int) -> list[dict[str, Any]]:
+def examine(memfit: str, cache: Path, bug: Bug, index: int) -> list[dict[str, Any]]:
     """What is newly reported in the copy with the bug."""
     original = cache / "original" / bug.folder
     copy = cache / "planted" / f"{index:03}"
@@ -139,42 +154,155 @@ def examine(memfit: str, cache: Path, mirror: Path, bug: Bug, index: int) -> lis
     return check(memfit, copy)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memfit", default=shutil.which("memfit"))
-    parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "planted")
-    parser.add_argument("--mirror", type=Path, required=True)
-    parser.add_argument("--part", choices=("read", "unread"), default="read")
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
-    memfit = str(Path(arguments.memfit).resolve())
+@dataclass(frozen=True)
+class Reading:
+    """What is reported in the changed copies of a part of the bugs, and in the unchanged repositories."""
+
+    bugs: list[Bug]
+    # The rules that name each bug.
+    found: list[list[str]]
+    before: dict[str, list[dict[str, Any]]]
+
+    def serious(self) -> dict[str, dict[str, Any]]:
+        """The errors and warnings on the unchanged repositories."""
+        return {
+            f"{folder}/{run.key(finding)}": finding
+            for folder, findings in self.before.items()
+            for finding in run.serious(findings)
+        }
+
+
+def read(memfit: str, cache: Path, mirror: Path, bugs: list[Bug]) -> Reading:
     kinds = tomllib.loads(PLANTED.read_text())["kinds"]
-    bugs = [bug for bug in read_bugs() if bug.is_unread == (arguments.part == "unread")]
     before: dict[str, list[dict[str, Any]]] = {}
     for bug in bugs:
-        folder = arguments.cache / "original" / bug.folder
-        export(folder, bug, arguments.mirror)
+        folder = cache / "original" / bug.folder
+        export(folder, bug, mirror)
         if bug.folder not in before:
             before[bug.folder] = check(memfit, folder)
     with ThreadPoolExecutor(2) as pool:
-        jobs = [
-            pool.submit(examine, memfit, arguments.cache, arguments.mirror, bug, index)
-            for index, bug in enumerate(bugs)
-        ]
+        jobs = [pool.submit(examine, memfit, cache, bug, index) for index, bug in enumerate(bugs)]
         reports = [job.result() for job in jobs]
-    found = 0
-    rows = []
+    found = []
     for bug, after in zip(bugs, reports, strict=True):
         fresh = new_findings(before[bug.folder], after)
         hits = [f for f in fresh if f["rule"] in kinds[bug.kind] and near(f, bug.places())]
-        others = [f"{f['rule']}:{f['line']}" for f in fresh if f not in hits]
-        found += bool(hits)
-        rows.append({"bug": bug.name, "kind": bug.kind, "found": sorted({f["rule"] for f in hits}), "others": others})
-        print("found " if hits else "MISSED", bug.name, bug.kind, sorted({f["rule"] for f in hits}), others)
-    print(f"{arguments.part}: {run.percent(found, len(bugs))} found")
-    if arguments.output:
-        arguments.output.write_text(json.dumps({"rows": rows, "before": before}, indent=1))
-    return 0
+        found.append(sorted({f["rule"] for f in hits}))
+    return Reading(bugs, found, before)
+
+
+def page(readings: dict[str, Reading], rules: dict[str, str]) -> str:
+    labels = tomllib.loads(LABELS.read_text())
+    noted = tomllib.loads(READINGS.read_text())
+    bugs = [bug for reading in readings.values() for bug in reading.bugs]
+    now = {
+        bug.key
+        for reading in readings.values()
+        for bug, by in zip(reading.bugs, reading.found, strict=True)
+        if by
+    }
+    first, last = set(noted["first"]), set(noted["last"])
+    scripts = {(bug.repository, bug.path) for bug in bugs}
+    lines = [
+        "# `memfit check` on planted bugs",
+        "",
+        "Made by `python scripts/corpus/planted.py --mirror FOLDER --write measurements/check-planted.md`: "
+        f"{len(bugs)} bugs of {len({bug.kind for bug in bugs})} kinds, each in a copy of its own of one of "
+        f"{len(scripts)} scripts from {len({bug.repository for bug in bugs})} repositories of papers, courses, "
+        "competitions, tutorials and trainers, pinned by commit. They were chosen and planted before their planter had "
+        "seen a rule of the linter ([planted.toml](../scripts/corpus/planted.toml) has the edits). A bug counts as "
+        f"found where a rule that stands for its kind is reported within {NEAR} lines of it.",
+        "",
+        "A third of the repositories stayed unread while the rules were mended on the others: only its last reading "
+        "says how the mended rules do on code that they have not seen.",
+        "",
+        "| planted bugs found | first reading, before anything was mended | unread third, when it was first read | now |",
+        "|---|---|---|---|",
+    ]
+    for name, reading in readings.items():
+        keys = {bug.key for bug in reading.bugs}
+        third = run.percent(len(keys & last), len(keys)) if name == "unread" else ""
+        lines.append(
+            f"| {TITLES[name]} | {run.percent(len(keys & first), len(keys))} | {third} | "
+            f"{run.percent(len(keys & now), len(keys))} |"
+        )
+    lines += [
+        "",
+        "Each error and warning on the unchanged repositories was read, with the code around it, and so were "
+        f"{noted['notes']['read']} notes drawn at random; the labels are in "
+        "[planted-labels.toml](../scripts/corpus/planted-labels.toml) and "
+        "[planted-readings.toml](../scripts/corpus/planted-readings.toml).",
+        "",
+        "| true, of those found | first reading | now |",
+        "|---|---|---|",
+    ]
+    for severity in ("error", "warning"):
+        found = [
+            f"{key}"
+            for reading in readings.values()
+            for key, f in reading.serious().items()
+            if f["severity"] == severity
+        ]
+        true = sum(labels[key]["true"] for key in found)
+        lines.append(
+            f"| {severity}s | {run.percent(*run.first_reading(labels, rules, severity))} | {run.percent(true, len(found))} |"
+        )
+    count = noted["notes"]["read"]
+    lines.append(f"| notes | {run.percent(count - len(noted['notes']['false']), count)} | |")
+    lines += ["", "| kind of bug | planted | first reading | now |", "|---|---|---|---|"]
+    for kind in sorted({bug.kind for bug in bugs}):
+        keys = {bug.key for bug in bugs if bug.kind == kind}
+        lines.append(f"| {kind} | {len(keys)} | {len(keys & first)} | {len(keys & now)} |")
+    lines += ["", "## Planted and not found", "", "| bug | kind | why it is one |", "|---|---|---|"]
+    lines += [f"| `{bug.name}` | {bug.kind} | {bug.why} |" for bug in bugs if bug.key not in now]
+    lines += ["", "## Each error and warning on the unchanged repositories", ""]
+    lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
+    for key in sorted(key for reading in readings.values() for key in reading.serious()):
+        place, rule = key.rsplit(":", 1)
+        lines.append(
+            f"| `{place}` | {rule} | {'yes' if labels[key]['true'] else 'no'} | {labels[key]['why']} |"
+        )
+    lines += ["", "## What the first reading found, and is no longer found", ""]
+    lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
+    for key, label in labels.items():
+        if "mended" in label:
+            place, rule = key.rsplit(":", 1)
+            lines.append(f"| `{place}` | {rule} | {label['why']} | {label['mended']} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--memfit", default=shutil.which("memfit"))
+    parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "planted")
+    parser.add_argument("--mirror", type=Path, required=True, help="git directories, as owner+name")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    memfit = str(Path(arguments.memfit).resolve())
+    readings = {
+        name: read(
+            memfit,
+            arguments.cache / name,
+            arguments.mirror,
+            [bug for bug in read_bugs() if bug.is_unread == (name == "unread")],
+        )
+        for name in TITLES
+    }
+    labels = tomllib.loads(LABELS.read_text())
+    bad = False
+    for name, reading in readings.items():
+        for bug, by in zip(reading.bugs, reading.found, strict=True):
+            print("found " if by else "MISSED", bug.key, *by)
+        print(f"{name}: {run.percent(sum(map(bool, reading.found)), len(reading.bugs))} found")
+        for key in reading.serious():
+            if "mended" in labels.get(key, {"mended": "without a label"}):
+                print("without a label, or mended and back:", key)
+                bad = True
+    if arguments.write and not bad:
+        arguments.write.write_text(page(readings, run.severities(memfit)))
+    return int(bad)
 
 
 if __name__ == "__main__":
