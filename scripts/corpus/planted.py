@@ -1,4 +1,4 @@
-"""Builds the scripts with planted bugs of planted.toml, and counts how many of the bugs `memfit check` names.
+"""Builds the scripts with planted bugs of planted.jsonl, and counts how many of the bugs `memfit check` names.
 
     python scripts/corpus/planted.py --mirror FOLDER [--memfit COMMAND] [--cache FOLDER]
         [--write measurements/check-planted.md]
@@ -30,7 +30,9 @@ sys.path.insert(0, str(HERE))
 
 import run  # noqa: E402
 
-PLANTED = HERE / "planted.toml"
+PLANTED = HERE / "planted.jsonl"
+# The rules that stand for each kind.
+KINDS = HERE / "planted-kinds.toml"
 # What was said of the findings on the unchanged repositories, and what earlier readings found.
 LABELS = HERE / "planted-labels.toml"
 READINGS = HERE / "planted-readings.toml"
@@ -42,7 +44,12 @@ NEAR = 3
 
 @dataclass(frozen=True)
 class Bug:
-    """A planted bug: the changed copy of a script, and where a careful reader would name it."""
+    """A planted bug: the changed copy of a script, and where a careful reader would name it.
+
+    An edit has lines of the planter alone. `at` and `remove` count lines of the original, of which those from
+    `at` to `to` may have lost `dedent` columns before; `insert` stands before line `at`. `line` is that of the
+    bug in the changed copy, `also` are other places of it.
+    """
 
     repository: str
     commit: str
@@ -76,7 +83,7 @@ class Bug:
 
 
 def read_bugs() -> list[Bug]:
-    listed = tomllib.loads(PLANTED.read_text())["planted"]
+    listed = [json.loads(line) for line in PLANTED.read_text().splitlines()]
     return [
         Bug(**{**bug, "also": tuple(bug.get("also", ())), "edits": tuple(bug["edits"])}) for bug in listed
     ]
@@ -173,7 +180,7 @@ class Reading:
 
 
 def read(memfit: str, cache: Path, mirror: Path, bugs: list[Bug]) -> Reading:
-    kinds = tomllib.loads(PLANTED.read_text())["kinds"]
+    kinds = tomllib.loads(KINDS.read_text())
     before: dict[str, list[dict[str, Any]]] = {}
     for bug in bugs:
         folder = cache / "original" / bug.folder
@@ -210,7 +217,7 @@ def page(readings: dict[str, Reading], rules: dict[str, str]) -> str:
         f"{len(bugs)} bugs of {len({bug.kind for bug in bugs})} kinds, each in a copy of its own of one of "
         f"{len(scripts)} scripts from {len({bug.repository for bug in bugs})} repositories of papers, courses, "
         "competitions, tutorials and trainers, pinned by commit. They were chosen and planted before their planter had "
-        "seen a rule of the linter ([planted.toml](../scripts/corpus/planted.toml) has the edits). A bug counts as "
+        "seen a rule of the linter ([planted.jsonl](../scripts/corpus/planted.jsonl) has the edits). A bug counts as "
         f"found where a rule that stands for its kind is reported within {NEAR} lines of it.",
         "",
         "A third of the repositories stayed unread while the rules were mended on the others: only its last reading "

@@ -1,5 +1,5 @@
-//! Evaluation with gradients outside of loops of its own: the evaluating phase of a function or loop that also
-//! trains, a test pass now and then, and methods of a model in evaluation mode.
+//! Evaluation with gradients outside of loops of its own: the evaluating phase of a function or loop that
+//! also trains, a test pass now and then, and methods of a model in evaluation mode.
 
 use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
 
@@ -85,7 +85,8 @@ fn phase<'a>(context: &'a Context<'_>, id: GuardId) -> Option<Phase<'a>> {
     is_name(name).then_some(Phase { guard: id, name, text, runs: runs != guard.negated })
 }
 
-/// Places that run the other phase: calls of the function, or, for a loop over phases, the forward pass (`None`).
+/// Places that run the other phase: calls of the function, or, for a loop over phases, the forward pass
+/// (`None`).
 fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<Span>> {
     let facts = context.facts;
     let function = facts.function(op.site.function);

@@ -1,5 +1,5 @@
-//! Generators through which a discriminator's loss is differentiated: their gradients are cleared before their own
-//! optimizer steps.
+//! Generators through which a discriminator's loss is differentiated: their gradients are cleared before
+//! their own optimizer steps.
 
 use memfit_source::{Call, Facts, Kind, Op, OpKind};
 
@@ -65,8 +65,8 @@ fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
     made.all(same).then(|| target.to_owned())
 }
 
-/// Returns `true` if the step after a backward pass is the judge's, and the generator's gradients are cleared before
-/// its own step.
+/// Returns `true` if the step after a backward pass is the judge's, and the generator's gradients are cleared
+/// before its own step.
 fn is_cleared(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
     let here = |op: &&Op| op.site.function == pass.site.function;
     let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });

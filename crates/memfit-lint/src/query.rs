@@ -97,8 +97,8 @@ pub(crate) fn grows<'a>(facts: &'a Facts, store: &'a Store) -> Option<LoopId> {
     (!bounded).then_some(looped)
 }
 
-/// Returns `true` for a container of an object that a method adds to and that no method empties: it grows with
-/// every call.
+/// Returns `true` for a container of an object that a method adds to and that no method empties: it grows
+/// with every call.
 pub(crate) fn grows_in_object(context: &Context<'_>, store: &Store) -> bool {
     let facts = context.facts;
     let function = facts.function(store.site.function);

@@ -57,8 +57,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Finds losses that are made trainable by force: a new tensor with `requires_grad=True` is a leaf, and its backward
-/// pass reaches no parameter.
+/// Finds losses that are made trainable by force: a new tensor with `requires_grad=True` is a leaf, and its
+/// backward pass reaches no parameter.
 fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts).filter(|(op, _)| op.via.is_none()) {

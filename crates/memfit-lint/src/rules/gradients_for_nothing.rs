@@ -34,7 +34,9 @@
 //! No fix: the right change depends on the program.
 //!
 //! ## References
-//! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
+//! - [Locally disabling gradient
+//! computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-
+//! computation)
 
 use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
@@ -114,7 +116,7 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Lines that freeze parameters.
 fn freezes(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter(|(_, line)| {
-        line.contains("requires_grad") && (line.contains("False") || line.contains("requires_grad(")) 
+        line.contains("requires_grad") && (line.contains("False") || line.contains("requires_grad("))
     })
 }
 

@@ -1,5 +1,5 @@
-//! Names on which `backward()` is called: whatever is assigned to them is a tensor with a graph, even where the
-//! model and the loss function are unknown.
+//! Names on which `backward()` is called: whatever is assigned to them is a tensor with a graph, even where
+//! the model and the loss function are unknown.
 
 use ruff_python_ast::visitor::source_order::{self, SourceOrderVisitor};
 use ruff_python_ast::{Expr, ExprCall, ExprSubscript, Operator, Stmt};

@@ -12,7 +12,8 @@ use crate::facts::{GraphState, Kind, Value, Weights};
 pub(super) struct Binding {
     pub(super) value: Value,
     pub(super) looped: Option<LoopId>,
-    /// Outermost loop that it may be bound in: a value that is reset on one path only is carried on the others.
+    /// Outermost loop that it may be bound in: a value that is reset on one path only is carried on the
+    /// others.
     pub(super) outer: Option<LoopId>,
     pub(super) how: CounterBinding,
 }
