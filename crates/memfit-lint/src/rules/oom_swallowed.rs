@@ -32,8 +32,7 @@
 //! No fix: the right change depends on the program.
 //!
 //! ## References
-//! - [torch.cuda.OutOfMemoryError](https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError
-//! .html)
+//! - [torch.cuda.OutOfMemoryError](https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html)
 
 use memfit_source::OpKind;
 
