@@ -7,7 +7,6 @@ use crate::rule::{Context, Findings};
 
 /// Branch around a backward pass that depends on a phase: `if train:`, `if split == "train":`.
 struct Phase<'a> {
-    guard: GuardId,
     /// Name in the condition.
     name: &'a str,
     /// Value under which the pass runs; `None` for the truth of the name.
@@ -51,13 +50,21 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         let body = context.slice(facts.function(op.site.function).span);
         // The function chooses the mode itself.
         let own = if facts.function(op.site.function).name.is_empty() { facts.text.as_ref() } else { body };
-        if ["set_grad_enabled", "no_grad", "inference_mode"].iter().any(|word| own.contains(word)) {
+        if own.contains("set_grad_enabled") {
             continue;
         }
+        // A branch on the phase around the forward pass may choose the mode as well.
+        let depends = |forward: &Op| {
+            facts.guards_of(forward.site.guard).any(|id| {
+                let test = context.slice(facts.guard(id).test);
+                test.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == phase.name)
+            })
+        };
         let both = recorded(facts, op.site.function).find(|forward| {
-            forward.site.looped == op.site.looped
+            forward.via.is_none()
+                && forward.site.looped == op.site.looped
                 && forward.site.order < op.site.order
-                && !facts.guards_of(forward.site.guard).any(|id| id == phase.guard)
+                && !depends(forward)
         });
         let Some(forward) = both else { continue };
         for at in evaluating(context, op, &phase) {
@@ -82,7 +89,7 @@ fn phase<'a>(context: &'a Context<'_>, id: GuardId) -> Option<Phase<'a>> {
     } else {
         (test, None, true)
     };
-    is_name(name).then_some(Phase { guard: id, name, text, runs: runs != guard.negated })
+    is_name(name).then_some(Phase { name, text, runs: runs != guard.negated })
 }
 
 /// Places that run the other phase: calls of the function, or, for a loop over phases, the forward pass

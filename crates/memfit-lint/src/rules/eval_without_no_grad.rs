@@ -152,7 +152,8 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         || word_of_evaluation(context.slice(over.iterable))
             && !over.is_while
             && is_plain_name(context.slice(over.iterable));
-    let said = facts.over_batches(looped) && names_evaluation(&facts.function(function).name);
+    let within_batches = facts.enclosing(Some(looped)).any(|id| facts.over_batches(id));
+    let said = within_batches && names_evaluation(&facts.function(function).name);
     eval_mode && !over.is_while && fed_by(context, op, looped) || named || said
 }
 
