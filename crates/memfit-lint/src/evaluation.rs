@@ -50,7 +50,7 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         let body = context.slice(facts.function(op.site.function).span);
         // The function chooses the mode itself.
         let own = if facts.function(op.site.function).name.is_empty() { facts.text.as_ref() } else { body };
-        if own.contains("set_grad_enabled") {
+        if own.contains("set_grad_enabled") || own.contains("volatile") {
             continue;
         }
         // A branch on the phase around the forward pass may choose the mode as well.

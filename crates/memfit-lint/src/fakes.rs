@@ -25,7 +25,14 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
                     && other.site.order > generator.site.order
                     && call.arguments.iter().any(|argument| argument.value.graph.contains(&made.result.graph))
             });
-            let Some((judge, _)) = judged else { continue };
+            let Some((judge, judgement)) = judged else { continue };
+            // The same judgement may train the generator as well, in a second pass through its graph.
+            let again = backwards(facts).any(|(other, second)| {
+                other.span != pass.span && second.loss.graph.contains(&judgement.result.graph)
+            });
+            if again {
+                continue;
+            }
             let (own, of_judge) = (optimizer_of(context, generator), optimizer_of(context, judge));
             let (Some(own), Some(of_judge)) = (own, of_judge) else { continue };
             let is_said = findings.found.iter().any(|found| {

@@ -168,7 +168,8 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Finds exceptions of training steps that a loop collects: each keeps the frames of its step, with their tensors.
+/// Finds exceptions of training steps that a loop collects: each keeps the frames of its step, with their
+/// tensors.
 fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append && store.grows.is_some()) {

@@ -109,7 +109,8 @@ fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) ->
     }
 }
 
-/// Finds a loop over the micro-batches of a step, `for _ in range(accumulation_steps)`, whose losses are not divided.
+/// Finds a loop over the micro-batches of a step, `for _ in range(accumulation_steps)`, whose losses are not
+/// divided.
 fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for op in facts.ops.iter().filter(|op| op.via.is_none()) {
