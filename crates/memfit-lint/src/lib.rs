@@ -6,6 +6,8 @@
 
 mod check;
 mod config;
+mod evaluation;
+mod fakes;
 mod files;
 mod fix;
 mod mend;

@@ -1,7 +1,8 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Call, Facts, Flags, FunctionId, Handler, Kind, LoopId, Op, OpKind, Span, Store, Window,
+    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Site, Span,
+    Store, StoreKind, Window,
 };
 
 use crate::rule::Context;
@@ -16,9 +17,14 @@ impl Context<'_> {
     pub(crate) fn may_be_without_grad(&self, id: FunctionId) -> bool {
         let function = self.facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
-        !name.is_empty()
-            && (self.project.called_without_grad.contains(name)
-                || self.facts.called_without_grad.iter().any(|known| known == name))
+        // A call of this file with gradients on is one, whatever a function of the same name elsewhere is.
+        let is_on =
+            self.facts.calls.iter().any(|call| {
+                call.function == Some(id) && call.site.grad == Grad::On && call.site.function != id
+            });
+        let is_off = self.facts.called_without_grad.iter().any(|known| known == name);
+        let elsewhere = !is_on && self.project.called_without_grad.contains(name);
+        !name.is_empty() && (is_off || elsewhere)
     }
 }
 
@@ -89,6 +95,36 @@ pub(crate) fn grows<'a>(facts: &'a Facts, store: &'a Store) -> Option<LoopId> {
             found.emptied.contains(&store.target) || found.assigned.contains(&store.target)
         });
     (!bounded).then_some(looped)
+}
+
+/// Returns `true` for a container of an object that a method adds to and that no method empties: it grows
+/// with every call.
+pub(crate) fn grows_in_object(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let function = facts.function(store.site.function);
+    let Some(class) = function.class.filter(|_| store.target.starts_with("self.")) else { return false };
+    let is_init = |name: &str| name.ends_with("__init__");
+    !is_init(&function.name)
+        && matches!(store.target_value.kind, Kind::Container { bounded: false })
+        && !is_emptied(context, class, &store.target)
+}
+
+/// Returns `true` if a method other than `__init__` clears or rebinds a container of its object.
+pub(crate) fn is_emptied(context: &Context<'_>, class: ClassId, target: &str) -> bool {
+    let facts = context.facts;
+    let own = |site: &Site| facts.function(site.function).class == Some(class);
+    let bound = facts.stores.iter().any(|other| {
+        own(&other.site)
+            && other.kind == StoreKind::Assign
+            && other.target == target
+            && !facts.function(other.site.function).name.ends_with("__init__")
+    });
+    let emptied = facts.calls.iter().any(|call| {
+        own(&call.site)
+            && ["clear", "pop", "popleft"].iter().any(|way| call.is_method(way))
+            && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == target)
+    });
+    bound || emptied || facts.text.contains(&format!("del {target}"))
 }
 
 /// Returns `true` for an `except` clause that catches out-of-memory errors by their class.

@@ -1,5 +1,6 @@
 //! Facts of a source text, which lint rules query. One walk over the text collects them.
 
+mod graph;
 mod model_argument;
 mod text;
 mod value;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use crate::position::Span;
 
+pub use graph::{Graph, GraphState};
 pub use model_argument::ModelArgument;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
@@ -256,7 +258,7 @@ pub enum OpKind {
     /// Call of a model.
     Forward,
     /// `backward()`
-    Backward(Backward),
+    Backward(Box<Backward>),
     /// Optimizer step, with or without a gradient scaler.
     Step {
         /// `scaler.step(optimizer)`
@@ -429,6 +431,8 @@ pub enum StoreKind {
     Join,
     /// Passed to a method that adds it to a container of its object.
     Give,
+    /// Passed to a method that adds it to a running sum of its object.
+    GiveSum,
     /// `x[key] = v`
     Item,
     /// `x += v`, `x = x + v`

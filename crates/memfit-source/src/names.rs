@@ -25,9 +25,9 @@ fn kind(name: &str) -> Kind {
         "scheduler" | "lr_scheduler" | "sched" | "lr_sched" => Kind::Scheduler,
         "scaler" | "grad_scaler" | "gradscaler" | "loss_scaler" | "amp_scaler" => Kind::Scaler(None),
         "model" | "net" | "network" | "ddp_model" | "unet" | "resnet" | "rnn" | "lstm" | "gru"
-        | "backbone" | "generator" | "discriminator" | "netg" | "netd" | "transformer" | "classifier" => {
-            Kind::Module
-        }
+        | "backbone" | "generator" | "discriminator" | "netg" | "netd" | "transformer" | "classifier"
+        | "teacher" | "student" | "actor" | "critic" | "actor_target" | "critic_target" | "target_actor"
+        | "target_critic" => Kind::Module,
         "criterion" | "crit" | "loss_fn" | "loss_func" | "loss_function" | "lossfn" | "lossfunc"
         | "loss_fct" => Kind::Criterion { which: Criterion::Other, sums: false },
         "loader" | "dataloader" | "data_loader" | "dl" => Kind::Loader(None),

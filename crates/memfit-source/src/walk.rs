@@ -5,11 +5,13 @@
 //! names; the second records facts. It walks loops twice, first silently, so that the recorded iteration sees
 //! the values left by the one before.
 
+mod bindings;
 mod call;
 mod callee;
 mod control;
 mod definitions;
 mod describe;
+mod differentiated;
 mod env;
 mod expression;
 mod full_names;
@@ -19,6 +21,7 @@ mod method;
 mod statement;
 mod stores;
 mod summary;
+mod sums;
 mod test;
 mod weights;
 
@@ -79,6 +82,8 @@ struct Frame<'a> {
     globals: FxHashSet<&'a str>,
     /// Names that an enclosing function bound.
     outer: Option<Arc<FxHashMap<&'a str, Binding>>>,
+    /// Names on which `backward()` is called.
+    differentiated: FxHashSet<&'a str>,
 }
 
 pub(crate) struct Walker<'a> {
@@ -189,6 +194,7 @@ impl Frame<'_> {
             parameters: Vec::new(),
             globals: FxHashSet::default(),
             outer: None,
+            differentiated: FxHashSet::default(),
         }
     }
 }
@@ -290,6 +296,7 @@ impl<'a> Walker<'a> {
     fn module_body(&mut self, module: &'a ModModule) {
         self.frame = Frame::new(FunctionId(0), Grad::On, self.graphs.count());
         self.walked[0] = true;
+        self.frame.differentiated = differentiated::names(&module.body, self.text);
         self.body(&module.body);
         let frame = self.leave();
         let names = frame.env.into_names();
@@ -297,7 +304,7 @@ impl<'a> Walker<'a> {
             .into_iter()
             .map(|(name, mut binding)| {
                 binding.value.graph = Graph::unknown().clone_if(!binding.value.graph.is_none());
-                binding.looped = None;
+                (binding.looped, binding.outer) = (None, None);
                 (name, binding)
             })
             .collect();
@@ -351,6 +358,7 @@ impl<'a> Walker<'a> {
         } else {
             None
         };
+        self.frame.differentiated = differentiated::names(&node.body, self.text);
         if self.pass == 2 {
             self.facts.functions[id.index()].grad = grad;
         }
@@ -358,7 +366,8 @@ impl<'a> Walker<'a> {
         for (index, parameter) in node.parameters.iter().enumerate() {
             let name = parameter.name().id.as_str();
             let value = self.parameter(id, class, index, name, parameter.annotation());
-            let binding = Binding { value, looped: None, how: CounterBinding::Parameter };
+            let how = CounterBinding::Parameter;
+            let binding = Binding { value, looped: None, outer: None, how };
             self.frame.env.set(name, binding);
         }
         self.body(&node.body);
@@ -460,108 +469,6 @@ impl<'a> Walker<'a> {
         let site = self.site();
         let receiver = receiver.to_owned();
         self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, deep: false });
-    }
-
-    /// Binds a name.
-    fn bind(&mut self, name: &'a str, mut value: Value, how: CounterBinding) {
-        if value.is_unknown() && !matches!(how, CounterBinding::Target(_)) {
-            let suggested = names::value_by_name(name);
-            if !suggested.is_unknown() {
-                let graph = value.graph;
-                value = Value {
-                    graph,
-                    device: value.device,
-                    flags: value.flags.union(suggested.flags),
-                    weights: value.weights,
-                    ..suggested
-                };
-                if !matches!(value.kind, Kind::Tensor) {
-                    value.graph = Graph::none();
-                }
-            }
-        }
-        if matches!(value.kind, Kind::Undefined) {
-            value.kind = Kind::Unknown;
-        }
-        self.frame.env.remove_below(name);
-        self.attribute(name, &value);
-        let binding = Binding { value, looped: self.frame.looped, how };
-        self.frame.env.set(name, binding);
-        let looped = self.frame.looped;
-        if !matches!(how, CounterBinding::Target(_)) {
-            let mut next = looped;
-            while let Some(id) = next {
-                let found = &mut self.facts.loops[id.index()];
-                if !found.assigned.iter().any(|known| known == name) {
-                    found.assigned.push(name.to_owned());
-                }
-                next = found.parent;
-            }
-        }
-    }
-
-    /// Records the value of `self.x` for other methods.
-    fn attribute(&mut self, name: &'a str, value: &Value) {
-        let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return };
-        let Some(attribute) = name.strip_prefix("self.").filter(|rest| !rest.contains('.')) else { return };
-        let mut value = value.clone();
-        value.graph = Graph::unknown().clone_if(!value.graph.is_none());
-        let joined = match self.attributes.get(&(class, attribute)) {
-            // A value known by its name only gives way to an inferred one.
-            Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
-            _ => value,
-        };
-        self.attributes.insert((class, attribute), joined);
-    }
-
-    /// Value of a name or a dotted name.
-    fn lookup(&mut self, name: &'a str) -> (Value, CounterBinding) {
-        if let Some(binding) = self.frame.env.get(name) {
-            return (binding.value.clone(), binding.how);
-        }
-        if let Some(binding) = self.frame.outer.as_ref().and_then(|outer| outer.get(name)) {
-            let mut value = binding.value.clone();
-            value.graph = Graph::unknown().clone_if(!value.graph.is_none());
-            return (value, CounterBinding::Elsewhere);
-        }
-        if let Some(attribute) = name.strip_prefix("self.")
-            && let Some(class) = self.definitions.functions[self.frame.function.index()].class
-            && let Some(value) = self.attributes.get(&(class, attribute))
-        {
-            return (value.clone(), CounterBinding::Elsewhere);
-        }
-        if name.contains('.') {
-            return (Value::unknown(), CounterBinding::Elsewhere);
-        }
-        if let Some(id) = self.definitions.top_functions.get(name) {
-            return (Value::from_kind(Kind::Function(*id)), CounterBinding::Elsewhere);
-        }
-        if let Some(id) = self.definitions.top_classes.get(name) {
-            return (Value::from_kind(Kind::Class(*id)), CounterBinding::Elsewhere);
-        }
-        if let Some(binding) = self.module.get(name).filter(|_| self.frame.function != FunctionId(0)) {
-            return (binding.value.clone(), CounterBinding::Elsewhere);
-        }
-        if let Some(path) = self.definitions.imports.get(name) {
-            return (Value::from_kind(Kind::Path(path.clone())), CounterBinding::Elsewhere);
-        }
-        if names::is_builtin(name) {
-            return (Value::from_kind(Kind::Path(self.names.builtin(name))), CounterBinding::Elsewhere);
-        }
-        if self.definitions.starred || self.module.contains_key(name) || self.frame.globals.contains(name) {
-            return (names::value_by_name(name), CounterBinding::Elsewhere);
-        }
-        if let Some(path) = names::conventional_path(name) {
-            return (Value::from_kind(Kind::Path(self.names.intern(path))), CounterBinding::Nowhere);
-        }
-        let mut value = names::value_by_name(name);
-        if value.is_unknown() {
-            value.kind = Kind::Undefined;
-        }
-        // An enclosing function that is not being walked may bind the name.
-        let nested = self.definitions.functions[self.frame.function.index()].parent != FunctionId(0)
-            && self.frame.function != FunctionId(0);
-        (value, if nested || self.pass == 1 { CounterBinding::Elsewhere } else { CounterBinding::Nowhere })
     }
 
     /// Creates the graph of a forward pass; empty if gradients are off.

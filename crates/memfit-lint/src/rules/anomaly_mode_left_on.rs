@@ -31,6 +31,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    around_steps(context, findings);
     for call in facts.calls.iter().filter(|call| {
         call.is_statement
             && call.path.as_deref().is_some_and(|path| {
@@ -51,5 +52,22 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .report(call.span, "anomaly detection stays on: every operation records a traceback")
             .help("enable it only to search for an error")
             .fix(top.and_then(|line| Fix::unsafe_("Leave it off", vec![Edit::delete(line)])));
+    }
+}
+
+/// Finds `with detect_anomaly():` around every training step.
+fn around_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for with in &facts.withs {
+        let named = with.path.as_deref().is_some_and(|path| path.ends_with("autograd.detect_anomaly"));
+        let item = context.slice(with.item);
+        let off = item.contains("False") || item.contains('=') || with.site.guard.is_some();
+        let Some(looped) = with.site.looped.filter(|_| named && !off) else { continue };
+        if facts.trains(looped) {
+            findings
+                .report(with.item, "anomaly detection stays on in every step: every operation records a traceback")
+                .label(facts.looped(looped).header, "in this loop")
+                .help("enable it only to search for an error");
+        }
     }
 }

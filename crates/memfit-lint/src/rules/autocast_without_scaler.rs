@@ -48,7 +48,11 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     // Another library may scale, and a type chosen elsewhere may not be float16.
-    let lower = facts.text.to_ascii_lowercase();
+    let used = facts.text.lines().filter(|line| {
+        let line = line.trim_start();
+        !line.starts_with(['#', '"', '\'']) && !line.starts_with("import ") && !line.starts_with("from ")
+    });
+    let lower = used.collect::<Vec<_>>().join("\n").to_ascii_lowercase();
     let elsewhere = [
         "gradscaler",
         "scaler.",

@@ -26,7 +26,7 @@
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
-use memfit_source::Flags;
+use memfit_source::{Call, Flags};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -40,6 +40,7 @@ pub(super) static RULE: Rule = Rule {
 };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    made_anew(context, findings);
     for (op, backward) in backwards(context.facts) {
         if op.via.is_some() || !backward.loss.graph.is_none() || !backward.loss.is(Flags::NO_GRAD_BUILT) {
             continue;
@@ -53,5 +54,36 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 ),
             )
             .help("compute the loss outside of `no_grad`");
+    }
+}
+
+/// Finds losses that are made trainable by force: a new tensor with `requires_grad=True` is a leaf, and its
+/// backward pass reaches no parameter.
+fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for (op, backward) in backwards(facts).filter(|(op, _)| op.via.is_none()) {
+        let loss = context.slice(backward.loss_span);
+        let here = |call: &&Call| call.site.function == op.site.function && call.site.order < op.site.order;
+        let forced = facts.calls.iter().filter(here).rfind(|call| {
+            let (start, _) = facts.line_start(call.span.start);
+            let before = context.slice(memfit_source::Span::new(start, call.span.start)).trim();
+            let is_bound = before.strip_suffix('=').is_some_and(|target| target.trim() == loss);
+            let requires =
+                call.keyword("requires_grad").is_some_and(|given| given.value.truth() == Some(true));
+            let makes = ["torch.tensor", "torch.as_tensor", "torch.autograd.Variable"];
+            let new = is_bound && requires && makes.iter().any(|path| call.is(path));
+            let marked = call.is_method("requires_grad_")
+                && call.is_statement
+                && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == loss);
+            new || marked
+        });
+        let Some(forced) = forced else { continue };
+        findings
+            .report(
+                forced.span,
+                format!("`{loss}` is cut from its graph here: its backward pass reaches no parameter, and nothing is trained"),
+            )
+            .label(op.span, "the backward pass")
+            .help("call `backward()` on the loss as it is; if it has no graph, find where that is lost");
     }
 }

@@ -46,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let model =
             first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
         // Copied weights of a model on the GPU are on the GPU as well.
-        let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device == Device::Cuda;
+        let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device.is_gpu();
         if weights && call.site.looped.is_some() {
             findings
                 .report(call.span, "the copy of the weights is on the GPU, too, and is made again in every iteration")

@@ -28,7 +28,7 @@
 
 use memfit_source::{Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
 
-use crate::query::{grows, is_large_on_gpu};
+use crate::query::{grows, is_emptied, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -43,15 +43,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_steps(context, findings);
     of_trainers(context, findings);
-    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+    let adds = |store: &&Store| matches!(store.kind, StoreKind::Append | StoreKind::Join);
+    for store in facts.stores.iter().filter(adds) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();
         // After the backward pass, an output has no activations left, but its own storage.
-        let passed = store.graph_then == GraphState::Freed && store.graph == GraphState::Freed;
+        let after = |state: GraphState| matches!(state, GraphState::Freed | GraphState::Kept);
+        let passed = after(store.graph_then) && after(store.graph);
         if !(cut || passed) || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) {
             continue;
         }
-        let Some(looped) = grows(facts, store) else { continue };
+        let grown = if store.kind == StoreKind::Join { store.grows } else { grows(facts, store) };
+        let Some(looped) = grown else { continue };
         // Only loops over data, not over a few parts.
         if !facts.enclosing(store.site.looped).any(|id| facts.over_batches(id))
             || joined_on_device(context, &store.target)
@@ -90,8 +93,8 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let step = function.name.rsplit('.').next().unwrap_or_default();
         if !["training_step", "validation_step", "test_step"].contains(&step)
             || !store.target.starts_with("self.")
-            || !is_output(store)
-            || is_let_go(context, store, class)
+            || !(is_output(store) || step == "training_step" && is_returned(context, store))
+            || is_emptied(context, class, &store.target)
         {
             continue;
         }
@@ -107,6 +110,15 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns `true` if a training step returns the value, or an item of it, as its loss.
+fn is_returned(context: &Context<'_>, store: &Store) -> bool {
+    let text = context.slice(store.value_span);
+    let body = context.slice(context.facts.function(store.site.function).span);
+    body.lines().filter_map(|line| line.trim().strip_prefix("return ")).any(|returned| {
+        returned.strip_prefix(text).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+    })
+}
+
 /// Returns `true` if a value is not a scalar and is on the GPU, as far as the source shows.
 fn is_output(store: &Store) -> bool {
     let is_one = |value: &Value| match value.kind {
@@ -120,33 +132,20 @@ fn is_output(store: &Store) -> bool {
     }
 }
 
-/// Returns `true` if a method of the class clears or rebinds the collection.
-fn is_let_go(context: &Context<'_>, store: &Store, class: memfit_source::ClassId) -> bool {
-    let facts = context.facts;
-    let own = |site: &memfit_source::Site| facts.function(site.function).class == Some(class);
-    let bound = facts.stores.iter().any(|other| {
-        own(&other.site)
-            && other.kind == StoreKind::Assign
-            && other.target == store.target
-            && !facts.function(other.site.function).name.ends_with(".__init__")
-    });
-    let emptied = facts.calls.iter().any(|call| {
-        own(&call.site)
-            && ["clear", "pop", "popleft"].iter().any(|way| call.is_method(way))
-            && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == store.target)
-    });
-    bound || emptied || facts.text.contains(&format!("del {}", store.target))
-}
-
 /// Finds evaluations by a Hugging Face trainer that keep all logits on the GPU until they end.
 fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let mut settings = facts.calls.iter().filter(|call| call.is("transformers.TrainingArguments"));
+    let mut settings = facts.calls.iter().filter(|call| {
+        call.is("transformers.TrainingArguments") || call.is("transformers.Seq2SeqTrainingArguments")
+    });
     let (Some(settings), None) = (settings.next(), settings.next()) else { return };
-    if settings.is_open() || settings.keyword("eval_accumulation_steps").is_some() {
+    let generates = settings.keyword("predict_with_generate").is_some_and(|set| set.value.truth() != Some(false));
+    if settings.is_open() || generates || settings.keyword("eval_accumulation_steps").is_some() {
         return;
     }
-    for trainer in facts.calls.iter().filter(|call| call.is("transformers.Trainer") && !call.is_open()) {
+    let is_trainer =
+        |call: &&Call| call.is("transformers.Trainer") || call.is("transformers.Seq2SeqTrainer");
+    for trainer in facts.calls.iter().filter(is_trainer).filter(|call| !call.is_open()) {
         let set = |name: &str| trainer.keyword(name).is_some_and(|given| given.value.kind != Kind::None);
         if !set("compute_metrics")
             || !set("eval_dataset")
@@ -177,8 +176,14 @@ fn has_many_logits(facts: &memfit_source::Facts, trainer: &Call) -> bool {
         |call: &&Call| call.result.is_module() && facts.covers(&call.result.weights, &model.value.weights);
     facts.calls.iter().filter(made).any(|call| {
         let path = call.path.as_deref().unwrap_or_default();
-        ["ForCausalLM", "ForMaskedLM", "LMHeadModel", "ForTokenClassification"]
-            .iter()
-            .any(|head| path.strip_suffix(".from_pretrained").is_some_and(|class| class.ends_with(head)))
+        let heads = [
+            "ForCausalLM",
+            "ForMaskedLM",
+            "LMHeadModel",
+            "ForTokenClassification",
+            "ForSeq2SeqLM",
+            "ForConditionalGeneration",
+        ];
+        heads.iter().any(|head| path.strip_suffix(".from_pretrained").is_some_and(|class| class.ends_with(head)))
     })
 }

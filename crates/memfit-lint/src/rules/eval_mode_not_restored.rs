@@ -93,12 +93,19 @@ fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
     let rest =
         &context.facts.text[(op.span.end as usize).min(found.span.end as usize)..found.span.end as usize];
+    // Lines of the same block.
+    let depth = context.facts.line_start(op.span.start).1.len();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let block = rest
+        .lines()
+        .skip(1)
+        .filter(|line| !line.trim().is_empty())
+        .take_while(|line| indent(line) >= depth)
+        .take(30);
     let guarded =
         context.facts.guards_of(op.site.guard).any(|id| context.facts.guard(id).looped == Some(looped));
     guarded
-        && rest
-            .lines()
-            .take(30)
+        && { block }
             .any(|line| matches!(line.trim(), "break" | "return") || line.trim().starts_with("return "))
 }
 

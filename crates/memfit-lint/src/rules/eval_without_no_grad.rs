@@ -44,7 +44,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let Some(looped) = op.site.looped else { continue };
+        // Before PyTorch 0.4, a volatile input turned gradients off.
+        let is_volatile = context.slice(facts.looped(looped).span).contains("volatile=True");
         if seen.contains(&looped)
+            || is_volatile
             || runs_once(context, looped)
             || is_fallback(context, op)
             || !evaluates(context, op, looped)
@@ -58,6 +61,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("run the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.site.function));
     }
+    crate::evaluation::report(context, findings);
 }
 
 /// Returns `true` if the same call is tried without gradients first and raises: some models need them.
@@ -148,7 +152,8 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         || word_of_evaluation(context.slice(over.iterable))
             && !over.is_while
             && is_plain_name(context.slice(over.iterable));
-    let said = facts.over_batches(looped) && names_evaluation(&facts.function(function).name);
+    let within_batches = facts.enclosing(Some(looped)).any(|id| facts.over_batches(id));
+    let said = within_batches && names_evaluation(&facts.function(function).name);
     eval_mode && !over.is_while && fed_by(context, op, looped) || named || said
 }
 

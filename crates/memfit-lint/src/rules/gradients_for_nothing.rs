@@ -36,7 +36,7 @@
 //! ## References
 //! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
 
-use memfit_source::{Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
+use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -45,11 +45,22 @@ pub(super) static RULE: Rule =
     Rule { name: "gradients-for-nothing", severity: Severity::Warning, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    teachers(context, findings);
+    passes(context, findings);
+    if !hides(&context.facts.text) {
+        crate::fakes::report(context, findings);
+    }
+}
+
+/// Returns `true` if the text reads gradients, or adds parameters to an optimizer later.
+fn hides(text: &str) -> bool {
+    ["add_param_group", ".grad.", "GradientReversal"].iter().any(|word| text.contains(word))
+}
+
+/// Finds backward passes into models whose gradients no optimizer uses.
+fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // Frozen parameters, gradients that are read, and parameters added to an optimizer later are not
-    // analysed.
-    let hidden = ["requires_grad", "add_param_group", "autograd.grad", ".grad.", "GradientReversal"];
-    if hidden.iter().any(|word| facts.text.contains(word)) {
+    if hides(&facts.text) || ["requires_grad", "autograd.grad"].iter().any(|word| facts.text.contains(word)) {
         return;
     }
     let optimizers: Vec<&Weights> = facts
@@ -98,6 +109,80 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 ));
         }
     }
+}
+
+/// Lines that freeze parameters.
+fn freezes(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().filter(|(_, line)| {
+        line.contains("requires_grad") && (line.contains("False") || line.contains("requires_grad("))
+    })
+}
+
+/// Finds teachers and target networks, by their names, through which a loss is differentiated.
+fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let lines: Vec<&str> = facts.text.lines().collect();
+    // A loop over its parameters freezes it.
+    let is_frozen = |name: &str| {
+        freezes(&facts.text).any(|(at, _)| lines[at.saturating_sub(2)..=at].iter().any(|line| has_word(line, name)))
+    };
+    let held = |receiver: &str| {
+        let parameters = format!("{receiver}.parameters");
+        facts.calls.iter().any(|call| {
+            matches!(call.result.kind, Kind::Optimizer) && context.slice(call.span).contains(&parameters)
+        })
+    };
+    // An optimizer of unknown parameters may hold them.
+    let is_told = |call: &Call| {
+        // `Adam([self.log_alpha])`
+        let listed = call.arguments.first().is_some_and(|first| {
+            let text = context.slice(first.value_span);
+            text.starts_with('[') && !text.contains('(')
+        });
+        listed || call.result.weights.is_exact() || context.slice(call.span).contains(".parameters()")
+    };
+    if facts.calls.iter().any(|call| matches!(call.result.kind, Kind::Optimizer) && !is_told(call)) {
+        return;
+    }
+    for op in &facts.ops {
+        let last = op.receiver.rsplit('.').find(|part| *part != "forward").unwrap_or(&op.receiver);
+        let lower = last.to_ascii_lowercase();
+        let named = lower.contains("teacher") || lower.contains("target") || lower == "q_next";
+        if op.kind != OpKind::Forward || op.via.is_some() || op.site.grad != Grad::On || !named {
+            continue;
+        }
+        let Some(call) = facts.calls.iter().find(|call| call.span == op.span) else { continue };
+        let trains = backwards(facts).find(|(pass, backward)| {
+            pass.site.function == op.site.function
+                && pass.via.is_none()
+                && pass.site.order > op.site.order
+                && backward.loss.graph.contains(&call.result.graph)
+        });
+        let Some((pass, _)) = trains else { continue };
+        let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
+        // Whoever built a teacher may have frozen it.
+        let is_built = lower.contains("target") || lines.iter().any(|line| is_made_by(line, last));
+        if held(model) || !is_built || is_frozen(last) || context.may_be_without_grad(op.site.function) {
+            continue;
+        }
+        findings
+            .report(op.span, format!("gradients of `{model}` are computed for nothing: it is not trained"))
+            .label(pass.span, "by this backward pass")
+            .help("call it under `torch.no_grad()`, or detach its output");
+    }
+}
+
+/// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.
+fn is_made_by(line: &str, name: &str) -> bool {
+    let Some((target, made)) = line.split_once('=') else { return false };
+    let class = |word: &str| word.starts_with(|c: char| c.is_ascii_uppercase());
+    let callee = made.split('(').next().unwrap_or_default().trim();
+    has_word(target, name) && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
+}
+
+/// Returns `true` if a name occurs in a line as a whole word.
+fn has_word(line: &str, name: &str) -> bool {
+    line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
 }
 
 /// Returns `true` if these gradients are cleared before the next step of their optimizer, and the pass serves

@@ -33,7 +33,7 @@
 
 use memfit_source::{Flags, GraphState, Kind, Store, StoreKind};
 
-use crate::query::{grows, has_constant_key};
+use crate::query::{grows, grows_in_object, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -41,6 +41,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    in_forward(context, findings);
     for store in &facts.stores {
         let sampled = is_sampled(context, store);
         let into = matches!(store.kind, StoreKind::Append | StoreKind::Join)
@@ -116,4 +117,36 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
                 || call.site.function == function
                 || !target.contains('.'))
     })
+}
+
+/// Finds `self.maps.append(attention)` in the forward pass of a module that never empties the list.
+fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+        let function = facts.function(store.site.function);
+        let module = function.class.is_some_and(|class| facts.class(class).is_module);
+        let attribute = store.target.strip_prefix("self.").unwrap_or_default();
+        // What trains on the losses of layers empties their lists from outside.
+        let is_collected = attribute.contains("loss") || attribute.is_empty();
+        let emptied = [format!("{attribute}.clear("), format!("{attribute} = []")];
+        let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>();
+        if module
+            && function.name.ends_with(".forward")
+            && !is_collected
+            && resets <= 1
+            && store.value.is(Flags::OUTPUT)
+            && !store.value.graph.is_none()
+            && store.site.grad != memfit_source::Grad::Off
+            && grows_in_object(context, store)
+            && !context.may_be_without_grad(store.site.function)
+        {
+            let text = context.slice(store.value_span);
+            findings
+                .report(
+                    store.value_span,
+                    format!("`{}` keeps the graph of every forward pass, and all activations in it", store.target),
+                )
+                .help(format!("store `{text}.detach().cpu()`, and empty the list"));
+        }
+    }
 }

@@ -56,6 +56,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     if forwards().count() > 0 && forwards().all(|op| op.site.grad == Grad::Off) {
         return;
     }
+    lambdas(context, &hooks, findings);
     for store in facts.stores.iter().filter(|store| hooks.contains(&store.site.function)) {
         if store.site.grad == Grad::Off {
             continue;
@@ -72,7 +73,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let into = match store.kind {
             StoreKind::Append | StoreKind::Item => true,
             StoreKind::Assign => store.target.contains('.'),
-            StoreKind::Add | StoreKind::Join | StoreKind::Give => false,
+            StoreKind::Add | StoreKind::Join | StoreKind::Give | StoreKind::GiveSum => false,
         };
         // A loss may use the stored output.
         let trained =
@@ -116,4 +117,28 @@ fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -
     });
     let mut arguments = losses.flat_map(|call| &call.arguments);
     trains || differentiates || arguments.any(|argument| context.slice(argument.value_span).contains(target))
+}
+
+/// Finds `register_forward_hook(lambda module, inputs, output: outputs.append(output))`.
+fn lambdas(context: &Context<'_>, hooks: &[FunctionId], findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is_method("register_forward_hook")) {
+        let Some(hook) = call.arguments.first() else { continue };
+        let Some(rest) = context.slice(hook.value_span).strip_prefix("lambda ") else { continue };
+        let Some((parameters, body)) = rest.split_once(':') else { continue };
+        let Some(output) = parameters.split(',').nth(2).map(str::trim) else { continue };
+        let stored = body.trim().split_once(".append(").filter(|(_, value)| value.trim() == format!("{output})"));
+        let Some((target, _)) = stored else { continue };
+        let trained =
+            backwards(facts).any(|(_, backward)| context.slice(backward.loss_span).contains(target));
+        if trained || is_computed_with(context, hooks, target) {
+            continue;
+        }
+        findings
+            .report(
+                hook.value_span,
+                format!("`{output}` keeps the graph of its forward pass, and all activations in it"),
+            )
+            .help(format!("store `{output}.detach()`"));
+    }
 }

@@ -58,7 +58,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && other.span != handler.span
                 && other.types.iter().any(|name| name.ends_with("OutOfMemoryError"))
         });
-        if !trains || other || handler.leaves {
+        // Around a whole loop, the training ends with the error.
+        let ends = handler.site.looped.is_none()
+            && facts.ops.iter().filter(|op| op.site.tried == Some(handler.tried)).all(|op| {
+                op.site.looped.is_some() || op.deep || !matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
+            });
+        if !trains || other || ends || handler.leaves {
             continue;
         }
         let what = if handler.types.is_empty() {

@@ -28,7 +28,7 @@
 //! ## References
 //! - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
 
-use memfit_source::{Op, OpKind};
+use memfit_source::{Facts, Op, OpKind};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
@@ -55,6 +55,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     && other.site.order < op.site.order;
                 second.loss_span != backward.loss_span
                     && !is_over
+                    && !are_exclusive(facts, op, other)
                     && second.loss.graph.may_share(&backward.loss.graph)
             }
             OpKind::AutogradGrad => true,
@@ -90,4 +91,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
     }
+}
+
+/// Returns `true` if two operations are in different branches of one `if`.
+fn are_exclusive(facts: &Facts, one: &Op, other: &Op) -> bool {
+    facts.guards_of(one.site.guard).any(|a| {
+        facts.guards_of(other.site.guard).any(|b| {
+            let (a, b) = (facts.guard(a), facts.guard(b));
+            a.test == b.test && a.negated != b.negated
+        })
+    })
 }

@@ -45,6 +45,7 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     report_kept_exceptions(context, findings);
+    kept(context, findings);
     for (index, handler) in facts.handlers.iter().enumerate() {
         if !catches_oom(handler) {
             continue;
@@ -164,5 +165,27 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
             )
             .label(facts.looped(looped).header, "the next iteration has that much less memory")
             .help("store its text, `str(error)`, or a flag");
+    }
+}
+
+/// Finds exceptions of training steps that a loop collects: each keeps the frames of its step, with their
+/// tensors.
+fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append && store.grows.is_some()) {
+        let Kind::Exception(handler) = store.value.kind else { continue };
+        let tried = facts.handler(handler).tried;
+        let trains = facts.ops.iter().any(|op| {
+            op.site.tried == Some(tried) && matches!(op.kind, OpKind::Backward(_) | OpKind::Forward)
+        });
+        let is_said = findings
+            .found
+            .iter()
+            .any(|found| found.span.start < store.span.end && store.span.start < found.span.end);
+        if trains && !is_said {
+            findings
+                .report(store.value_span, "the exception keeps the frames of the failed step, and with them its tensors")
+                .help("keep its text: `str(error)`");
+        }
     }
 }

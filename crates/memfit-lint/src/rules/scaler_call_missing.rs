@@ -31,8 +31,9 @@
 //! ## References
 //! - [Automatic mixed precision examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html)
 
-use memfit_source::{Call, Kind, OpKind};
+use memfit_source::{Call, Flags, Kind, Op, OpKind};
 
+use crate::query::backward;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -51,10 +52,21 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .collect();
     let Some(first) = made.first() else { return };
     let scales = facts.text.contains(".scale(") || facts.text.contains(".scale_loss(");
-    let updates = facts.text.contains(".update(");
+    // A metric object has an `update()` as well.
+    let of_scaler = |call: &Call| {
+        call.receiver.as_ref().is_some_and(|receiver| {
+            matches!(receiver.value.kind, Kind::Scaler(_))
+                || context.slice(receiver.span).to_ascii_lowercase().contains("scaler")
+        })
+    };
+    let updates = facts.calls.iter().any(|call| call.is_method("update") && of_scaler(call));
     let handed =
         facts.functions.iter().flat_map(|function| &function.parameters).any(|name| name.contains("scaler"));
-    if (scales && updates) || handed || made.iter().any(|call| may_be_off(call)) {
+    if made.iter().any(|call| may_be_off(call)) {
+        return;
+    }
+    steps_unscaled(context, first, findings);
+    if (scales && updates) || handed {
         return;
     }
     for step in &facts.ops {
@@ -68,6 +80,40 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             ("no loss is scaled: this raises", "call `scaler.scale(loss).backward()`")
         };
         findings.report(step.span, message).label(first.span, "the scaler is made here").help(help);
+    }
+}
+
+/// Finds steps that use scaled gradients: the loss is scaled, and the optimizer steps by itself.
+fn steps_unscaled(context: &Context<'_>, made: &Call, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let together = |op: &Op, other: &Op| {
+        op.site.function == other.site.function
+            && op.site.looped == other.site.looped
+            && op.site.guard == other.site.guard
+            && !other.deep
+    };
+    for op in &facts.ops {
+        if op.via.is_some() || !backward(op).is_some_and(|pass| pass.loss.is(Flags::SCALED)) {
+            continue;
+        }
+        let steps: Vec<&Op> = facts
+            .ops
+            .iter()
+            .filter(|other| together(op, other) && matches!(other.kind, OpKind::Step { .. }))
+            .collect();
+        let unscales = facts.ops.iter().any(|other| {
+            other.site.function == op.site.function && matches!(other.kind, OpKind::Unscale)
+                || together(op, other) && matches!(other.kind, OpKind::Step { scaled: true, .. })
+        });
+        let Some(step) = steps.iter().find(|step| step.site.order > op.site.order && step.via.is_none()) else {
+            continue;
+        };
+        if !unscales {
+            findings
+                .report(step.span, "the optimizer steps with scaled gradients: they are as much too large as the loss was scaled")
+                .label(made.span, "the scaler is made here")
+                .help(format!("call `scaler.step({})`", step.receiver));
+        }
     }
 }
 

@@ -31,9 +31,9 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, Kind, StoreKind};
+use memfit_source::{Flags, GraphState, Kind, StoreKind, Value};
 
-use crate::query::{backwards, grows, has_constant_key};
+use crate::query::{backwards, grows, grows_in_object, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -41,19 +41,29 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    of_meters(context, findings);
     for store in &facts.stores {
-        let freed = store.graph == GraphState::Freed && store.value.is(Flags::SCALAR);
-        let adds = store.kind == StoreKind::Add && store.grows.is_some();
-        let keeps = match store.kind {
-            StoreKind::Append => true,
-            StoreKind::Item => {
-                matches!(store.target_value.kind, Kind::Container { .. }) && !has_constant_key(context, store)
+        if !matches!(store.graph, GraphState::Freed | GraphState::Kept) {
+            continue;
+        }
+        let how = match store.kind {
+            StoreKind::Add if store.grows.is_some() => How::Sum,
+            StoreKind::GiveSum if store.grows.is_some() => How::Given,
+            StoreKind::Append | StoreKind::Join => How::List,
+            StoreKind::Item
+                if matches!(store.target_value.kind, Kind::Container { .. })
+                    && !has_constant_key(context, store) =>
+            {
+                How::List
             }
-            _ => false,
+            _ => continue,
         };
-        if !freed
-            || !(adds || keeps && store.graph_then == GraphState::Freed && grows(facts, store).is_some())
-        {
+        let loss = match &store.value.kind {
+            // Of the arguments of a method, the loss.
+            Kind::Tuple(parts) if how == How::Given => parts.iter().any(is_loss),
+            _ => is_loss(&store.value),
+        };
+        if !loss || how == How::List && grows(facts, store).is_none() && !grows_in_object(context, store) {
             continue;
         }
         // A sum that is trained on is no running loss.
@@ -61,35 +71,88 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             op.site.function == store.site.function
                 && has_word(context.slice(backward.loss_span), &store.target)
         });
-        // A loss added before the backward pass is freed by its own pass, or the sum is part of another loss.
-        let own = store.graph_then == GraphState::Freed
-            || backwards(facts).any(|(_, backward)| {
-                has_word(context.slice(backward.loss_span), context.slice(store.value_span))
+        // A loss stored before the backward pass is freed by its own pass, or it is part of another loss.
+        let own = store.graph_then != GraphState::Live
+            || backwards(facts).any(|(_, backward)| match how {
+                How::Sum => has_word(context.slice(backward.loss_span), context.slice(store.value_span)),
+                How::List | How::Given => backward.loss.graph == store.value.graph,
             });
         if trained || !own {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
         let simple = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
-        findings
-            .report(
-                store.value_span,
-                if adds {
-                    format!("`{}` stays a tensor: its graph grows by a node in every iteration", store.target)
-                } else {
-                    format!("`{}` keeps the graph nodes of every iteration's loss", store.target)
-                },
-            )
-            .help(format!("{} `{text}.detach()`", if adds { "add" } else { "store" }))
-            .fix(if simple {
-                Fix::safe(
-                    if adds { "Add the detached loss" } else { "Store the detached loss" },
-                    vec![Edit::insert(store.value_span.end, ".detach()")],
-                )
-            } else {
-                None
-            });
+        let (message, verb, title) = match how {
+            How::Sum => (
+                format!("`{}` stays a tensor: its graph grows by a node in every iteration", store.target),
+                "add",
+                "Add the detached loss",
+            ),
+            How::Given => (
+                format!("`{}` sums its argument, which stays a tensor: the sum's graph grows by a node in every iteration", store.target),
+                "pass",
+                "",
+            ),
+            How::List => (
+                format!("`{}` keeps the graph nodes of every iteration's loss", store.target),
+                "store",
+                "Store the detached loss",
+            ),
+        };
+        let help = match how {
+            How::Given => "pass a number: `loss.item()`".to_owned(),
+            _ => format!("{verb} `{text}.detach()`"),
+        };
+        findings.report(store.value_span, message).help(help).fix(if simple && how != How::Given {
+            Fix::safe(title, vec![Edit::insert(store.value_span.end, ".detach()")])
+        } else {
+            None
+        });
     }
+}
+
+/// Finds losses that are given to an average of another library, or to one in a dict.
+fn of_meters(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is_method("update") && call.function.is_none()) {
+        let (Some(receiver), Some(first)) = (&call.receiver, call.arguments.first()) else { continue };
+        if !is_loss(&first.value) || !(first.value.graph.is_known() || first.value.graph.is_certain()) {
+            continue;
+        }
+        let name = context.slice(receiver.span);
+        let (root, item) = name.split_once('[').map_or((name, false), |(root, _)| (root, true));
+        let is_average = facts.calls.iter().any(|made| {
+            let (start, _) = facts.line_start(made.span.start);
+            let before = context.slice(memfit_source::Span::new(start, made.span.start));
+            let bound = before.trim_start().strip_prefix(root).is_some_and(|rest| rest.trim_start().starts_with('='));
+            made.is("timm.utils.AverageMeter") && bound
+        });
+        let binding = format!("{root} = {{");
+        let held = || facts.text.split(&binding).nth(1).and_then(|rest| rest.split('}').next());
+        if is_average || item && held().is_some_and(|held| held.contains("AverageMeter(")) {
+            findings
+                .report(
+                    call.span,
+                    format!("`{name}` sums its argument, which stays a tensor: the sum's graph grows by a node in every iteration"),
+                )
+                .help("pass a number: `loss.item()`");
+        }
+    }
+}
+
+/// Way in which losses add up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// In a sum of the text.
+    Sum,
+    /// In a sum of an object that a method adds to.
+    Given,
+    /// In a list, a dict or a concatenated tensor.
+    List,
+}
+
+fn is_loss(value: &Value) -> bool {
+    value.is(Flags::SCALAR) && !value.graph.is_none()
 }
 
 /// Returns `true` if a name occurs in a text as a whole word.

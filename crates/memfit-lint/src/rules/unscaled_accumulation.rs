@@ -32,7 +32,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Backward, Divisor, Flags, OpKind, Residue, Window};
+use memfit_source::{Backward, Divisor, Flags, Op, OpKind, Residue, Window};
 
 use crate::query::backward;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -42,6 +42,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    micro_steps(context, findings);
     for window in &facts.windows {
         // If gradients are cleared in each iteration, nothing accumulates.
         if !window.clears_each_iteration.is_empty()
@@ -104,6 +105,40 @@ fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) ->
             let period = context.slice(window.counted.period);
             let known = window.counted.rounds.is_some() || !period.contains("len");
             known.then(|| "the number of batches".to_owned())
+        }
+    }
+}
+
+/// Finds a loop over the micro-batches of a step, `for _ in range(accumulation_steps)`, whose losses are not
+/// divided.
+fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for op in facts.ops.iter().filter(|op| op.via.is_none()) {
+        let (Some(found), Some(looped)) = (backward(op), op.site.looped) else { continue };
+        let inner = facts.looped(looped);
+        let over = context.slice(inner.iterable).to_ascii_lowercase();
+        let named = over.contains("range(") && (over.contains("accum") || over.contains("micro"));
+        let steps = |other: &Op| {
+            matches!(other.kind, OpKind::Step { .. })
+                && other.site.function == op.site.function
+                && other.site.looped == inner.parent
+                && other.site.order > op.site.order
+        };
+        let inside = facts.ops_in(looped).any(|other| {
+            matches!(other.kind, OpKind::Step { .. } | OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. })
+        });
+        let loss = &found.loss;
+        let plain = loss.is(Flags::SCALAR)
+            && !loss.is(Flags::DIVIDED)
+            && !loss.is(Flags::OPAQUE)
+            && !loss.is(Flags::SUMMED)
+            && !loss.is_unknown()
+            && !found.managed;
+        if named && plain && !inside && facts.ops.iter().any(steps) {
+            findings
+                .report(op.span, "the gradients of the micro-batches are summed, not averaged: they are as many times too large")
+                .label(inner.header, "the micro-batches of one step")
+                .help("divide the loss by their number");
         }
     }
 }

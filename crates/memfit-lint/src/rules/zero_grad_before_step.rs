@@ -77,7 +77,21 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Returns `true` if the cleared gradients are those of the step: of the same optimizer, or of its
 /// parameters.
 fn clears(facts: &Facts, clear: &Op, step: &Op) -> bool {
-    clear.receiver == step.receiver || facts.overlap(&clear.weights, &step.weights) == Overlap::Yes
+    let parameters = format!("{}.parameters()", clear.receiver);
+    // The optimizer is made of the parameters of a model of this name, which may be wrapped later.
+    let is_made_of = || {
+        facts.calls.iter().any(|call| {
+            matches!(call.result.kind, Kind::Optimizer)
+                && facts.slice(call.span).contains(&parameters)
+                && facts.slice(facts.line_start_to(call.span)).trim().starts_with(&step.receiver)
+        })
+    };
+    clear.receiver == step.receiver
+        || match facts.overlap(&clear.weights, &step.weights) {
+            Overlap::Yes => true,
+            Overlap::Unknown => is_made_of(),
+            Overlap::No => false,
+        }
 }
 
 /// Modules whose functions run no backward pass of a model here.

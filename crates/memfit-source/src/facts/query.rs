@@ -17,6 +17,16 @@ impl Facts {
         &self.functions[id.index()]
     }
 
+    /// Span from the start of a line to the start of a span in it.
+    pub fn line_start_to(&self, span: Span) -> Span {
+        Span::new(self.line_start(span.start).0, span.start)
+    }
+
+    /// Ids of all functions.
+    pub fn function_ids(&self) -> impl Iterator<Item = FunctionId> + use<> {
+        (0..self.functions.len() as u32).map(FunctionId)
+    }
+
     /// Class with an id.
     pub fn class(&self, id: ClassId) -> &Class {
         &self.classes[id.index()]

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
-use crate::facts::{Argument, ClassId, FunctionId, GuardTest, HandlerId, LoaderId, ScalerId, Weights};
+use crate::facts::{Argument, ClassId, FunctionId, Graph, GuardTest, HandlerId, LoaderId, ScalerId, Weights};
 
 /// Autograd recording mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,105 +235,6 @@ pub enum Divisor {
     Number(i64),
     /// The number of batches of a loader.
     Length,
-}
-
-/// Forward passes that a value's autograd graph contains.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Graph {
-    /// Ids of the forward passes, in ascending order.
-    pub(crate) ids: SmallVec<[u32; 4]>,
-    /// `true` if there may be others, or the graph may be cut.
-    pub(crate) unknown: bool,
-}
-
-impl Clone for Graph {
-    // Written by hand for speed, since values are copied often: a slice of numbers is copied at once.
-    fn clone(&self) -> Self {
-        Self { ids: SmallVec::from_slice(&self.ids), unknown: self.unknown }
-    }
-}
-
-/// Maximum number of forward passes in a graph; more are not distinguished.
-const MAX_GRAPH_IDS: usize = 12;
-
-impl Graph {
-    pub(crate) fn none() -> Self {
-        Self::default()
-    }
-
-    pub(crate) fn unknown() -> Self {
-        Self { ids: SmallVec::new(), unknown: true }
-    }
-
-    pub(crate) fn one(id: u32) -> Self {
-        Self { ids: smallvec![id], unknown: false }
-    }
-
-    pub(crate) fn union(&self, other: &Self) -> Self {
-        if other.ids.is_empty() {
-            return Self { ids: self.ids.clone(), unknown: self.unknown || other.unknown };
-        }
-        let mut ids = self.ids.clone();
-        ids.extend_from_slice(&other.ids);
-        ids.sort_unstable();
-        ids.dedup();
-        let full = ids.len() > MAX_GRAPH_IDS;
-        if full {
-            ids.drain(..ids.len() - MAX_GRAPH_IDS);
-        }
-        Self { ids, unknown: self.unknown || other.unknown || full }
-    }
-
-    /// Join of two control-flow paths.
-    pub(crate) fn either(&self, other: &Self) -> Self {
-        if self == other {
-            return self.clone();
-        }
-        let mut both = self.union(other);
-        both.unknown = true;
-        both
-    }
-
-    /// Returns a copy, or the empty graph if `there` is `false`.
-    pub(crate) fn clone_if(&self, there: bool) -> Self {
-        if there { self.clone() } else { Self::none() }
-    }
-
-    pub(crate) fn with_unknown(mut self) -> Self {
-        self.unknown = true;
-        self
-    }
-
-    /// Returns `true` if a backward pass through one graph may go through a part of the other.
-    pub fn may_share(&self, other: &Self) -> bool {
-        self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
-    }
-
-    /// Returns `true` if at least one forward pass is known.
-    pub fn is_known(&self) -> bool {
-        !self.ids.is_empty() && !self.unknown
-    }
-
-    /// Returns `true` if there is certainly no graph.
-    pub fn is_none(&self) -> bool {
-        self.ids.is_empty() && !self.unknown
-    }
-}
-
-/// State of a value's graph.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GraphState {
-    /// There is no graph.
-    None,
-    /// The graph's activations are alive.
-    Live,
-    /// The graph is alive after a backward pass with `retain_graph`.
-    Retained,
-    /// A backward pass has freed the graph.
-    Freed,
-    /// Unknown.
-    #[default]
-    Unknown,
 }
 
 /// Abstract value.
@@ -571,14 +470,5 @@ mod tests {
         assert!(either.graph.unknown && !either.is(Flags::SCALAR));
         assert_eq!(a.either(&a), a);
         assert_eq!(Value::from_kind(Kind::None).either(&a).kind, Kind::Tensor);
-    }
-
-    #[test]
-    fn graphs_are_bounded() {
-        let mut graph = Graph::none();
-        for id in 0..100 {
-            graph = graph.union(&Graph::one(id));
-        }
-        assert!(graph.ids.len() <= MAX_GRAPH_IDS && graph.unknown);
     }
 }

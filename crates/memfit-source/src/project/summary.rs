@@ -28,6 +28,8 @@ pub(crate) struct StoredParameters {
     pub(crate) target: Arc<str>,
     /// Positions of the parameters.
     pub(crate) parameters: Vec<usize>,
+    /// `true` if they are added to a running sum.
+    pub(crate) sums: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -4,42 +4,11 @@ use std::sync::Arc;
 
 use ruff_python_ast::{Expr, ExprCall};
 
-use super::library_calls::{CallResult, device_of, known_call};
+use super::library_calls::{CallResult, device_of, is_harmless, known_call};
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
 use crate::project::Summary;
-
-/// Functions that take a container and keep no reference to its elements.
-fn is_harmless(name: &str) -> bool {
-    matches!(
-        name,
-        "len"
-            | "print"
-            | "sum"
-            | "max"
-            | "min"
-            | "mean"
-            | "plot"
-            | "enumerate"
-            | "zip"
-            | "float"
-            | "str"
-            | "list"
-            | "sorted"
-            | "tensor"
-            | "isinstance"
-            | "array"
-            | "info"
-            | "debug"
-            | "savefig"
-            | "std"
-            | "median"
-            | "average"
-            | "format"
-            | "item"
-    )
-}
 
 /// Operations for which rules check whether they are the last on an output.
 const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID);
@@ -202,17 +171,26 @@ impl<'a> Walker<'a> {
                 let class = self.facts.class(*id);
                 let (is_module, norm) = (class.is_module, class.has_batch_norm);
                 let is_loss = class.name.ends_with("Loss");
+                let steps = class.bases.iter().any(|base| base.ends_with("Optimizer"));
                 if let Some(init) = self.method_of(*id, "__init__", 0) {
                     self.summary(init);
                 }
                 let kind = match (is_module, is_loss) {
+                    _ if steps => Kind::Optimizer,
                     (true, true) => Kind::Criterion { which: Criterion::Other, sums: false },
                     (true, false) => Kind::Module,
                     _ => Kind::Object(*id),
                 };
                 let mut made =
                     Value::from_kind(kind).with_flags(if norm { Flags::BATCH_NORM } else { Flags::NONE });
-                made.weights = if is_module { self.made_weights(call) } else { Weights::default() };
+                made.weights = match made.kind {
+                    Kind::Optimizer => call
+                        .arguments
+                        .first()
+                        .map_or_else(Weights::default, |held| held.value.weights.clone()),
+                    _ if is_module => self.made_weights(call),
+                    _ => Weights::default(),
+                };
                 made.class = Some(*id).filter(|_| is_module);
                 made
             }
@@ -469,6 +447,12 @@ impl<'a> Walker<'a> {
                 Value { loader: call.arguments.first()?.value.loader, ..Value::unknown() }
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
+            (_, name) if path.starts_with("torch.") && super::method::has_no_gradient(name) => {
+                let device = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
+                Value::tensor(Graph::none()).with_device(device)
+            }
+            // Apex; its result is differentiated instead of the loss.
+            (_, "scale_loss") => call.arguments.first()?.value.clone(),
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
             ("torch.stack" | "torch.cat" | "torch.vstack" | "torch.hstack" | "torch.concat", _) => {
                 let first = call.arguments.first()?;

@@ -1,5 +1,7 @@
 //! Bindings of names, with undo: branches are walked one after another from the same state.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use crate::facts::{CounterBinding, LoopId};
@@ -10,6 +12,9 @@ use crate::facts::{GraphState, Kind, Value, Weights};
 pub(super) struct Binding {
     pub(super) value: Value,
     pub(super) looped: Option<LoopId>,
+    /// Outermost loop that it may be bound in: a value that is reset on one path only is carried on the
+    /// others.
+    pub(super) outer: Option<LoopId>,
     pub(super) how: CounterBinding,
 }
 
@@ -25,6 +30,8 @@ pub(super) struct Env<'a> {
 pub(super) struct Delta<'a> {
     names: FxHashMap<&'a str, Option<Binding>>,
     states: FxHashMap<u32, GraphState>,
+    /// Graphs created by the branch.
+    made: Range<u32>,
 }
 
 impl<'a> Env<'a> {
@@ -52,7 +59,7 @@ impl<'a> Env<'a> {
             .names
             .keys()
             .filter(|key| {
-                key.len() > name.len() && key.starts_with(name) && key.as_bytes()[name.len()] == b'.'
+                key.len() > name.len() && key.starts_with(name) && b".[".contains(&key.as_bytes()[name.len()])
             })
             .copied()
             .collect();
@@ -108,7 +115,7 @@ impl Graphs {
     pub(super) fn mark_uncertain(&mut self, since: u32) {
         for id in since..self.states.len() as u32 {
             if self.state(id) == GraphState::Live {
-                self.set(id, GraphState::Unknown);
+                self.set(id, GraphState::Kept);
             }
         }
     }
@@ -132,7 +139,7 @@ impl Graphs {
         }
         let states = || value.graph.ids.iter().map(|id| self.state(*id));
         if value.graph.unknown {
-            return GraphState::Unknown;
+            return value.graph.own.map_or(GraphState::Unknown, |own| self.state(own));
         }
         if states().any(|state| state == GraphState::Retained) {
             return GraphState::Retained;
@@ -143,7 +150,10 @@ impl Graphs {
         if states().all(|state| state == GraphState::Freed) {
             return GraphState::Freed;
         }
-        GraphState::Unknown
+        if states().all(GraphState::is_there) {
+            return GraphState::Kept;
+        }
+        value.graph.own.map_or(GraphState::Unknown, |own| self.state(own))
     }
 }
 
@@ -152,15 +162,16 @@ impl Graphs {
 pub(super) struct Mark {
     names: usize,
     states: usize,
+    graphs: u32,
 }
 
 pub(super) fn mark(env: &Env<'_>, graphs: &Graphs) -> Mark {
-    Mark { names: env.log.len(), states: graphs.log.len() }
+    Mark { names: env.log.len(), states: graphs.log.len(), graphs: graphs.count() }
 }
 
 /// Undoes the changes since the mark and returns them.
 pub(super) fn take<'a>(env: &mut Env<'a>, graphs: &mut Graphs, since: Mark) -> Delta<'a> {
-    let mut delta = Delta::default();
+    let mut delta = Delta { made: since.graphs..graphs.count(), ..Delta::default() };
     while env.log.len() > since.names {
         let Some((name, old)) = env.log.pop() else { break };
         let now = match old {
@@ -193,6 +204,7 @@ pub(super) fn merge<'a>(env: &mut Env<'a>, graphs: &mut Graphs, deltas: &[Delta<
             (Some(a), Some(b)) => Some(Binding {
                 value: a.value.either(&b.value),
                 looped: if a.looped == b.looped { a.looped } else { a.looped.or(b.looped) },
+                outer: a.outer.min(b.outer),
                 how: if a.how == b.how { a.how } else { CounterBinding::Elsewhere },
             }),
             (Some(one), None) | (None, Some(one)) => Some(one),
@@ -208,9 +220,13 @@ pub(super) fn merge<'a>(env: &mut Env<'a>, graphs: &mut Graphs, deltas: &[Delta<
     ids.dedup();
     for id in ids {
         let now = graphs.state(id);
-        let mut ways = deltas.iter().map(|delta| delta.states.get(&id).copied().unwrap_or(now));
-        let Some(first) = ways.next() else { continue };
-        let joined = if ways.all(|state| state == first) { first } else { GraphState::Unknown };
+        // A graph created in a branch is that branch's alone.
+        let made = deltas.iter().find(|delta| delta.made.contains(&id));
+        let of = |delta: &Delta<'_>| delta.states.get(&id).copied().unwrap_or(now);
+        let joined = match made {
+            Some(delta) => of(delta),
+            None => deltas.iter().map(of).reduce(GraphState::either).unwrap_or(now),
+        };
         graphs.set(id, joined);
     }
 }

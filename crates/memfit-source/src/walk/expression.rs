@@ -167,8 +167,9 @@ impl<'a> Walker<'a> {
                     Kind::Tuple(_) => Value::unknown(),
                     _ => element.clone(),
                 };
-                let binding =
-                    super::env::Binding { value, looped: self.frame.looped, how: CounterBinding::Elsewhere };
+                let looped = self.frame.looped;
+                let how = CounterBinding::Elsewhere;
+                let binding = super::env::Binding { value, looped, outer: looped, how };
                 self.frame.env.set(name, binding);
             }
             for test in &generator.ifs {
@@ -276,6 +277,16 @@ impl<'a> Walker<'a> {
     fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {
         let owner = self.eval(&node.value);
         self.eval(&node.slice);
+        if let Some(loss) = self.differentiated_item(node) {
+            return loss;
+        }
+        // Before PyTorch 0.4, `loss.data[0]` was the number.
+        if is_number_of_old(node) {
+            return Value::from_kind(Kind::Number);
+        }
+        if are_indices(node) {
+            return Value::tensor(Graph::none()).with_device(owner.device);
+        }
         match &owner.kind {
             Kind::Tuple(parts) => super::statement::literal(&node.slice)
                 .and_then(|index| {
@@ -531,6 +542,24 @@ impl<'a> Walker<'a> {
         self.frame.silent -= 1;
         value
     }
+}
+
+/// Returns `true` for `loss.data[0]`.
+fn is_number_of_old(node: &ruff_python_ast::ExprSubscript) -> bool {
+    matches!(&*node.value, Expr::Attribute(owner) if owner.attr.id.as_str() == "data")
+        && super::statement::literal(&node.slice) == Some(0)
+}
+
+/// Returns `true` for `x.max(dim=1)[1]`, which has no graph.
+fn are_indices(node: &ruff_python_ast::ExprSubscript) -> bool {
+    let Expr::Call(call) = &*node.value else { return false };
+    let name = match &*call.func {
+        Expr::Attribute(attribute) => attribute.attr.id.as_str(),
+        _ => return false,
+    };
+    ["max", "min", "topk", "sort", "median", "kthvalue", "mode"].contains(&name)
+        && !call.arguments.is_empty()
+        && super::statement::literal(&node.slice) == Some(1)
 }
 
 /// Returns `true` for `255`, the divisor that normalises bytes.

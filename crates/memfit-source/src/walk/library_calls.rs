@@ -305,3 +305,34 @@ pub(super) fn device_of(value: &Value) -> Device {
         _ => Device::Unknown,
     }
 }
+
+/// Functions that take a container and keep no reference to its elements.
+pub(super) fn is_harmless(name: &str) -> bool {
+    matches!(
+        name,
+        "len"
+            | "print"
+            | "sum"
+            | "max"
+            | "min"
+            | "mean"
+            | "plot"
+            | "enumerate"
+            | "zip"
+            | "float"
+            | "str"
+            | "list"
+            | "sorted"
+            | "tensor"
+            | "isinstance"
+            | "array"
+            | "info"
+            | "debug"
+            | "savefig"
+            | "std"
+            | "median"
+            | "average"
+            | "format"
+            | "item"
+    )
+}

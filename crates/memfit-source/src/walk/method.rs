@@ -69,6 +69,13 @@ impl<'a> Walker<'a> {
             let weights = self.weights_of(text, value);
             return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
+        if matches!(name, "train" | "eval")
+            && call.is_statement
+            && value.is_unknown()
+            && !value.is(Flags::BATCH)
+        {
+            return self.switch_mode(node, call, receiver, name, inputs);
+        }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
         if !tensor {
             return self.call_unknown(node, inputs);
@@ -187,6 +194,9 @@ impl<'a> Walker<'a> {
         inputs: &Graph,
     ) -> Value {
         let value = receiver.value.clone();
+        if has_no_gradient(name) && matches!(value.kind, Kind::Tensor) {
+            return Value::tensor(Graph::none()).with_device(value.device);
+        }
         // Sizes and dimensions contribute no graph.
         let graph = if takes_sizes(name) { value.graph.clone() } else { value.graph.union(inputs) };
         let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
@@ -405,11 +415,8 @@ impl<'a> Walker<'a> {
             && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
         let retain_is_unknown =
             call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
-        let passes = if loss.graph.unknown {
-            Vec::new()
-        } else {
-            loss.graph.ids.iter().map(|id| self.graphs.weights(*id).clone()).collect()
-        };
+        let sure = loss.graph.ids.iter().filter(|id| loss.graph.has(**id));
+        let passes = sure.map(|id| self.graphs.weights(*id).clone()).collect();
         let backward = Backward {
             passes,
             retain: truthy("retain_graph"),
@@ -426,8 +433,26 @@ impl<'a> Walker<'a> {
         let graph = if retain_is_unknown { loss.graph.clone().with_unknown() } else { loss.graph.clone() };
         self.mark_freed(&graph, &backward, false);
         let reach = self.reach(&loss.graph, &[]);
-        self.op(OpKind::Backward(backward), call.span, "", reach);
+        self.op(OpKind::Backward(Box::new(backward)), call.span, "", reach);
     }
+}
+
+/// Functions and methods whose result is an index, a comparison or a sample, which has no gradient.
+pub(super) fn has_no_gradient(name: &str) -> bool {
+    matches!(
+        name,
+        "argmax"
+            | "argmin"
+            | "argsort"
+            | "multinomial"
+            | "bernoulli"
+            | "bincount"
+            | "nonzero"
+            | "eq"
+            | "ne"
+            | "isnan"
+            | "isfinite"
+    )
 }
 
 /// Tensor methods that take sizes, dimensions and counts, and no other tensor.

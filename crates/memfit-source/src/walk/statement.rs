@@ -6,7 +6,7 @@ use ruff_python_ast::{Expr, Operator, Stmt, StmtAugAssign};
 use rustc_hash::FxHashMap;
 
 use super::definitions::dotted;
-use super::env::{mark, merge, take};
+use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
 use crate::facts::{CounterBinding, ImportFrom, LoopId, OpKind, Store, StoreKind, Update};
 use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
@@ -112,7 +112,7 @@ impl<'a> Walker<'a> {
                     Some((old, old_states)) => {
                         for (id, state) in old_states {
                             let now = *states.entry(id).or_insert(state);
-                            states.insert(id, if now == state { state } else { GraphState::Unknown });
+                            states.insert(id, now.either(state));
                         }
                         (old.either(&value), states)
                     }
@@ -213,10 +213,16 @@ impl<'a> Walker<'a> {
                     .contains(&attribute.attr.id.as_str())
                 && let Some(name) = dotted(&attribute.value, self.text)
             {
-                let known = self.frame.env.get(name).map(|binding| (binding.looped, binding.how));
-                let (looped, how) = known.unwrap_or((self.frame.looped, CounterBinding::Elsewhere));
+                let looped = self.frame.looped;
+                let elsewhere = || Binding {
+                    value: Value::default(),
+                    looped,
+                    outer: looped,
+                    how: CounterBinding::Elsewhere,
+                };
+                let known = self.frame.env.get(name).cloned().unwrap_or_else(elsewhere);
                 self.attribute(name, &value);
-                self.frame.env.set(name, super::env::Binding { value, looped, how });
+                self.frame.env.set(name, Binding { value, ..known });
             }
             return;
         }
@@ -257,7 +263,7 @@ impl<'a> Walker<'a> {
             Expr::Name(name) => {
                 let name = name.id.as_str();
                 if let Some(source) = source {
-                    self.store_sum(name, source, &value, whole);
+                    self.store_sum(name, source, whole);
                     self.record_update(name, source, &value);
                 }
                 if matches!(value.kind, Kind::StateDict | Kind::Exception(_)) {
@@ -270,8 +276,8 @@ impl<'a> Walker<'a> {
                 }
                 let how = CounterBinding::Assigned(self.frame.looped);
                 let joins = source.is_some_and(|source| self.store_joined(name, source, &value, whole));
-                let sums = joins || source.is_some_and(|source| self.is_sum(name, source));
-                let began = self.frame.env.get(name).map(|binding| binding.looped).filter(|_| sums);
+                let sums = joins || source.is_some_and(|source| self.added(name, source).is_some());
+                let began = self.origin_of(name).filter(|_| sums);
                 self.bind(name, value, how);
                 self.keep_origin(name, began);
             }
@@ -289,7 +295,7 @@ impl<'a> Walker<'a> {
                 }
                 if let Some(name) = dotted(target, self.text) {
                     if let Some(source) = source {
-                        self.store_sum(name, source, &value, whole);
+                        self.store_sum(name, source, whole);
                         self.record_update(name, source, &value);
                     }
                     self.store(StoreKind::Assign, name, &value, source.map_or(whole, span), whole);
@@ -303,8 +309,13 @@ impl<'a> Walker<'a> {
                 if let Some(source) = source {
                     self.escape(source);
                 }
-                if let Some(name) = dotted(&subscript.value, self.text) {
+                let own = self.slice(span(target));
+                let joins = source.is_some_and(|source| self.store_joined(own, source, &value, whole));
+                if let Some(name) = dotted(&subscript.value, self.text).filter(|_| !joins) {
                     self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
+                }
+                if self.frame.differentiated.contains(own) {
+                    self.bind(own, value, CounterBinding::Assigned(self.frame.looped));
                 }
                 self.environment(subscript, whole);
             }
@@ -354,31 +365,6 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Records `x = x + v`.
-    fn store_sum(&mut self, name: &'a str, source: &'a Expr, value: &Value, whole: Span) {
-        if self.is_sum(name, source)
-            && let Expr::BinOp(node) = source
-        {
-            self.store(StoreKind::Add, name, value, span(&*node.right), whole);
-        }
-    }
-
-    fn is_sum(&self, name: &str, source: &Expr) -> bool {
-        matches!(source, Expr::BinOp(node)
-            if matches!(node.op, Operator::Add) && dotted(&node.left, self.text) == Some(name))
-    }
-
-    /// Keeps the origin of an accumulator at its first value.
-    fn keep_origin(&mut self, name: &'a str, looped: Option<Option<LoopId>>) {
-        if let Some(looped) = looped
-            && let Some(binding) = self.frame.env.get(name)
-        {
-            let mut binding = binding.clone();
-            binding.looped = looped;
-            self.frame.env.set(name, binding);
-        }
-    }
-
     fn record_update(&mut self, name: &'a str, source: &'a Expr, value: &Value) {
         let adds = match source {
             Expr::BinOp(node)
@@ -408,7 +394,9 @@ impl<'a> Walker<'a> {
         whole: Span,
     ) {
         let (held, _) = self.lookup(target);
-        let bound = self.frame.env.get(target).map(|binding| binding.looped);
+        let root = target.split('[').next().unwrap_or(target);
+        let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
+        let bound = bound.map(|binding| if how == StoreKind::Add { binding.outer } else { binding.looped });
         // The target's graph includes the value's.
         if !matches!(how, StoreKind::Assign)
             && let Some(binding) = self.frame.env.get(target)
@@ -505,13 +493,13 @@ impl<'a> Walker<'a> {
         let in_place = self.frame.grad == Grad::Off && matches!(held.kind, Kind::Tensor);
         // Without gradients, the tensor is modified in place and stays a leaf.
         let result = if in_place { held } else { self.arithmetic(node.op, &held, &value) };
-        let looped = self.frame.env.get(name).map_or(self.frame.looped, |binding| binding.looped);
+        let began = self.origin_of(name).unwrap_or((self.frame.looped, self.frame.looped));
         self.bind(
             name,
             result,
             if adds.is_some() { how } else { CounterBinding::Assigned(self.frame.looped) },
         );
-        self.keep_origin(name, Some(looped));
+        self.keep_origin(name, Some(began));
     }
 
     /// Records `parameter.grad = …`.

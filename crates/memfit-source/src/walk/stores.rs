@@ -4,7 +4,6 @@
 use ruff_python_ast::Expr;
 
 use super::Walker;
-use super::definitions::dotted;
 use crate::facts::{
     Call, Divisor, Flags, FunctionId, Grad, Graph, GraphState, Kind, ModelArgument, Store, StoreKind, Value,
 };
@@ -24,20 +23,29 @@ impl<'a> Walker<'a> {
         value: &Value,
         whole: Span,
     ) -> bool {
-        let Expr::Call(call) = source else { return false };
+        let call = match source {
+            Expr::Call(call) => call,
+            // `x = v if x is None else torch.cat([x, v])`
+            Expr::If(node) => {
+                return self.store_joined(name, &node.body, value, whole)
+                    || self.store_joined(name, &node.orelse, value, whole);
+            }
+            _ => return false,
+        };
         let parts = match call.arguments.args.first() {
             Some(Expr::List(list)) => &list.elts,
             Some(Expr::Tuple(tuple)) => &tuple.elts,
             _ => return false,
         };
-        let is_own = |part: &Expr| dotted(part, self.text) == Some(name);
+        let text: &'a str = self.text;
+        let is_own = |part: &Expr| super::span(part).slice(text) == name;
         if !parts.iter().any(is_own) || parts.iter().all(is_own) {
             return false;
         }
         if !self.imported_name(&call.func).is_some_and(|path| JOIN_FUNCTIONS.contains(&&*path)) {
             return false;
         }
-        let added: Vec<&Expr> = parts.iter().filter(|part| dotted(part, self.text) != Some(name)).collect();
+        let added: Vec<&Expr> = parts.iter().filter(|part| !is_own(part)).collect();
         let at = if let [one] = added.as_slice() { super::span(*one) } else { super::span(source) };
         self.store(StoreKind::Join, name, value, at, whole);
         true
@@ -52,7 +60,10 @@ impl<'a> Walker<'a> {
 
     /// Records that a method adds its parameters to a container of its object.
     pub(super) fn record_stored_parameters(&mut self, store: &Store) {
-        if !matches!(store.kind, StoreKind::Append | StoreKind::Item) || !store.target.starts_with("self.") {
+        let sums = store.kind == StoreKind::Add && !store.value.graph.unknown;
+        if !(sums || matches!(store.kind, StoreKind::Append | StoreKind::Item))
+            || !store.target.starts_with("self.")
+        {
             return;
         }
         let ids = &store.value.graph.ids;
@@ -60,9 +71,11 @@ impl<'a> Walker<'a> {
         let parameters: Vec<usize> =
             (0..frame.parameters.len()).filter(|index| ids.contains(&frame.parameters[*index])).collect();
         if !parameters.is_empty() {
-            frame
-                .stored_parameters
-                .push(StoredParameters { target: store.target.as_str().into(), parameters });
+            frame.stored_parameters.push(StoredParameters {
+                target: store.target.as_str().into(),
+                parameters,
+                sums,
+            });
         }
     }
 
@@ -76,8 +89,8 @@ impl<'a> Walker<'a> {
         skipped: usize,
         call: Span,
     ) {
-        let (Some(id), Some(receiver), true) = (id, receiver, self.recording()) else { return };
-        let node = self.definitions.functions[id.index()].node;
+        let (Some(receiver), true) = (receiver, self.recording()) else { return };
+        let node = id.and_then(|id| self.definitions.functions[id.index()].node);
         let rest = node.and_then(|node| node.parameters.vararg.as_ref()).map(|rest| rest.name.id.as_str());
         for kept in &summary.stored_parameters {
             let mut parts: Vec<Value> = Vec::new();
@@ -102,7 +115,7 @@ impl<'a> Walker<'a> {
             let graph = parts.iter().fold(Graph::none(), |all, part| all.union(&part.graph));
             let value = Value { graph: graph.clone(), ..Value::from_kind(Kind::Tuple(parts.into())) };
             let store = Store {
-                kind: StoreKind::Give,
+                kind: if kept.sums { StoreKind::GiveSum } else { StoreKind::Give },
                 target: receiver.to_owned(),
                 span: call,
                 value_span: call,
@@ -113,7 +126,7 @@ impl<'a> Walker<'a> {
                 value,
                 escapes: true,
                 carried: false,
-                by: Some((id, kept.target.clone())),
+                by: id.map(|id| (id, kept.target.clone())),
                 site: self.site(),
             };
             self.frame.stores.push((store, graph));

@@ -212,14 +212,16 @@ impl<'a> Walker<'a> {
             .collect();
         let graph = |graph: &Graph| {
             let start = if graph.unknown { Graph::unknown() } else { Graph::none() };
-            graph.ids.iter().fold(start, |all, id| {
+            let own = graph.own.and_then(|id| made.get(&id)).copied();
+            let found = graph.ids.iter().fold(start, |all, id| {
                 let parameter = summary.parameter_graphs.iter().position(|known| known == id);
                 match (parameter, made.get(id)) {
                     (Some(index), _) => all.union(&through(&[index])),
                     (None, Some(made)) => all.union(&Graph::one(*made)),
                     (None, None) => all.with_unknown(),
                 }
-            })
+            });
+            Graph { own, ..found }
         };
         let mut value = returned.value.clone();
         if self.frame.grad == Grad::Off {
@@ -300,13 +302,18 @@ impl<'a> Walker<'a> {
         let next = match (backward.retain.is_some() || backward.create.is_some(), graph.unknown) {
             (true, false) => GraphState::Retained,
             (false, false) => GraphState::Freed,
-            (_, true) => GraphState::Unknown,
+            (_, true) => GraphState::Kept,
         };
         for id in &graph.ids {
-            let keeps = next == GraphState::Unknown && self.graphs.state(*id) == GraphState::Freed;
+            let state = self.graphs.state(*id);
+            let keeps = next == GraphState::Kept && [GraphState::Freed, GraphState::Unknown].contains(&state);
             if !keeps {
                 self.graphs.set(*id, next);
             }
+        }
+        if let Some(own) = graph.own {
+            let retained = backward.retain.is_some() || backward.create.is_some();
+            self.graphs.set(own, if retained { GraphState::Retained } else { GraphState::Freed });
         }
         if graph.unknown {
             self.graphs.mark_uncertain(since);

@@ -1,9 +1,14 @@
 //! Identity of models: by the call that creates them, or else by name.
 
+use ruff_python_ast::ExprCall;
 use rustc_hash::FxHashMap;
 
 use super::Walker;
-use crate::facts::{Argument, Call, ClassId, FunctionId, Graph, Kind, Model, ModelId, Value, Weights};
+use super::env::Binding;
+use crate::facts::{
+    Argument, Call, ClassId, CounterBinding, FunctionId, Graph, Kind, Model, ModelId, OpKind, Receiver,
+    Value, Weights,
+};
 
 /// Origin of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -189,5 +194,33 @@ impl<'a> Walker<'a> {
         let found = binding.value.clone();
         self.frame.env.set(name, binding);
         self.attribute(name, &found);
+    }
+
+    /// `x.train()` and `x.eval()` show that `x` is a model, unless another object has such a method.
+    pub(super) fn switch_mode(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        receiver: &Receiver,
+        name: &str,
+        inputs: &Graph,
+    ) -> Value {
+        let text = self.slice(receiver.span);
+        let plain = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+        let is_sent_alone = call.arguments.is_empty() && plain && text != "self";
+        if !is_sent_alone {
+            return self.call_unknown(node, inputs);
+        }
+        let mut value = receiver.value.clone();
+        value.kind = Kind::Module;
+        value.graph = Graph::none();
+        let looped = self.frame.looped;
+        let how = CounterBinding::Elsewhere;
+        let known = self.frame.env.get(text).cloned();
+        let known = known.unwrap_or(Binding { value: Value::default(), looped, outer: looped, how });
+        self.frame.env.set(text, Binding { value: value.clone(), ..known });
+        let weights = self.weights_of(text, &value);
+        self.op(if name == "eval" { OpKind::EvalMode } else { OpKind::TrainMode }, call.span, text, weights);
+        value
     }
 }

@@ -1,0 +1,235 @@
+//! Evaluation with gradients outside of loops of its own: the evaluating phase of a function or loop that
+//! also trains, a test pass now and then, and methods of a model in evaluation mode.
+
+use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
+
+use crate::rule::{Context, Findings};
+
+/// Branch around a backward pass that depends on a phase: `if train:`, `if split == "train":`.
+struct Phase<'a> {
+    /// Name in the condition.
+    name: &'a str,
+    /// Value under which the pass runs; `None` for the truth of the name.
+    text: Option<&'a str>,
+    /// `true` if the pass runs where the condition holds.
+    runs: bool,
+}
+
+/// Reports evaluation in phases, in methods of models and in branches of a training loop.
+pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
+    phases(context, findings);
+    methods(context, findings);
+    now_and_then(context, findings);
+    engines(context, findings);
+}
+
+const WHY: &str =
+    "this evaluates with gradients enabled: activations are saved for a backward pass that never comes";
+const HELP: &str = "run it under `with torch.no_grad():`";
+
+/// Forward passes that certainly record gradients.
+fn recorded(facts: &Facts, function: FunctionId) -> impl Iterator<Item = &Op> {
+    facts.ops.iter().filter(move |op| {
+        op.kind == OpKind::Forward && op.site.function == function && op.site.grad == Grad::On
+    })
+}
+
+/// Finds functions and loops that skip the backward pass in a phase.
+fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let mut seen: Vec<Span> = Vec::new();
+    for op in &facts.ops {
+        let OpKind::Backward(backward) = &op.kind else { continue };
+        if op.via.is_some()
+            || backward.managed
+            || op.site.looped.is_none() && facts.function(op.site.function).name.is_empty()
+        {
+            continue;
+        }
+        let Some(phase) = facts.guards_of(op.site.guard).find_map(|id| phase(context, id)) else { continue };
+        let body = context.slice(facts.function(op.site.function).span);
+        // The function chooses the mode itself.
+        let own = if facts.function(op.site.function).name.is_empty() { facts.text.as_ref() } else { body };
+        if own.contains("set_grad_enabled") || own.contains("volatile") {
+            continue;
+        }
+        // A branch on the phase around the forward pass may choose the mode as well.
+        let depends = |forward: &Op| {
+            facts.guards_of(forward.site.guard).any(|id| {
+                let test = context.slice(facts.guard(id).test);
+                test.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == phase.name)
+            })
+        };
+        let both = recorded(facts, op.site.function).find(|forward| {
+            forward.via.is_none()
+                && forward.site.looped == op.site.looped
+                && forward.site.order < op.site.order
+                && !depends(forward)
+        });
+        let Some(forward) = both else { continue };
+        for at in evaluating(context, op, &phase) {
+            let span = at.unwrap_or(forward.span);
+            if !seen.contains(&span) {
+                seen.push(span);
+                findings.report(span, WHY).label(forward.span, "the forward pass").help(HELP);
+            }
+        }
+    }
+}
+
+/// Meaning of a branch, if it is that of a phase.
+fn phase<'a>(context: &'a Context<'_>, id: GuardId) -> Option<Phase<'a>> {
+    let guard = context.facts.guard(id);
+    let test = context.slice(guard.test).trim_matches(['(', ')']);
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let (name, text, runs) = if let Some(name) = test.strip_prefix("not ") {
+        (name.trim(), None, false)
+    } else if let Some((name, text)) = test.split_once("==") {
+        (name.trim(), Some(text.trim().trim_matches(['"', '\''])), true)
+    } else {
+        (test, None, true)
+    };
+    is_name(name).then_some(Phase { name, text, runs: runs != guard.negated })
+}
+
+/// Places that run the other phase: calls of the function, or, for a loop over phases, the forward pass
+/// (`None`).
+fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<Span>> {
+    let facts = context.facts;
+    let function = facts.function(op.site.function);
+    let targets = |id: LoopId| facts.looped(id).targets.iter().any(|name| name == phase.name);
+    if phase.text.is_some_and(|text| text.contains("train")) && facts.enclosing(op.site.looped).any(targets) {
+        return vec![None];
+    }
+    let Some(position) = function.parameters.iter().position(|name| name == phase.name) else {
+        return Vec::new();
+    };
+    let last = function.name.rsplit('.').next().unwrap_or_default();
+    let skipped = usize::from(function.parameters.first().is_some_and(|name| name == "self"));
+    let calls = facts.calls.iter().filter(|call| {
+        call.function == Some(op.site.function)
+            || call.function.is_none()
+                && context.slice(call.callee).rsplit('.').next().is_some_and(|name| name == last)
+    });
+    calls
+        .filter(|call| call.site.grad == Grad::On && !context.may_be_without_grad(call.site.function))
+        .filter(|call| {
+            let given =
+                position.checked_sub(skipped).and_then(|position| call.argument(position, phase.name));
+            given.is_some_and(|argument| match (&phase.text, &argument.value.kind) {
+                (None, Kind::Bool(truth)) => *truth != phase.runs,
+                (Some(text), Kind::Str(given)) => (**given == **text) != phase.runs,
+                _ => false,
+            })
+        })
+        .map(|call| Some(call.span))
+        .collect()
+}
+
+/// Returns `true` if the last mode that was set on a model before a site of the same function is evaluation.
+fn is_evaluating(facts: &Facts, site: &Site, model: &str) -> bool {
+    facts
+        .ops
+        .iter()
+        .filter(|op| op.site.function == site.function && op.site.order < site.order && op.receiver == model)
+        .filter(|op| op.via.is_none())
+        .rfind(|op| matches!(op.kind, OpKind::EvalMode | OpKind::TrainMode))
+        .is_some_and(|last| last.kind == OpKind::EvalMode)
+}
+
+/// Finds `model.sample(…)` in evaluation mode, whose loop calls the model.
+fn methods(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in &facts.calls {
+        let (Some(receiver), Some(function)) = (&call.receiver, called(context, call)) else { continue };
+        let model = context.slice(receiver.span);
+        if call.site.grad != Grad::On
+            || !is_evaluating(facts, &call.site, model)
+            || facts.function(function).grad == Grad::Off
+            || context.may_be_without_grad(call.site.function)
+        {
+            continue;
+        }
+        let loops = recorded(facts, function).any(|op| op.site.looped.is_some() || op.deep);
+        let trains = facts.ops.iter().any(|op| {
+            op.site.function == function && matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad)
+        });
+        if loops && !trains {
+            findings.report(call.span, WHY).help(HELP);
+        }
+    }
+}
+
+/// Method of a model of this file that a call runs.
+fn called(context: &Context<'_>, call: &Call) -> Option<FunctionId> {
+    let facts = context.facts;
+    let receiver = call.receiver.as_ref()?;
+    let name = call.method.as_deref()?;
+    if call.function.is_some() || !receiver.value.is_module() {
+        return call.function.filter(|_| receiver.value.is_module());
+    }
+    let ends = format!(".{name}");
+    let mut found = facts.function_ids().filter(|id| {
+        let function = facts.function(*id);
+        function.name.ends_with(&ends) && function.class.is_some_and(|class| facts.class(class).is_module)
+    });
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// Finds test passes in a branch of a training loop.
+fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let backwards = || facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)));
+    let mut seen: Vec<GuardId> = Vec::new();
+    for op in facts.ops.iter().filter(|op| op.kind == OpKind::Forward && op.via.is_none()) {
+        if op.site.grad != Grad::On || context.may_be_without_grad(op.site.function) {
+            continue;
+        }
+        let Some(looped) = op.site.looped else { continue };
+        let trains = |other: &&Op| other.site.looped == Some(looped);
+        let Some(backward) = backwards().find(trains) else { continue };
+        let around: Vec<GuardId> = facts.guards_of(backward.site.guard).collect();
+        let branch = facts.guards_of(op.site.guard).find(|id| {
+            let guard = facts.guard(*id);
+            !around.contains(id)
+                && !guard.negated
+                && guard.looped == Some(looped)
+                && guard.what.counted.is_some()
+        });
+        let Some(branch) = branch.filter(|branch| !seen.contains(branch)) else { continue };
+        let differentiates = facts.ops.iter().any(|other| {
+            matches!(other.kind, OpKind::Backward(_) | OpKind::Step { .. } | OpKind::AutogradGrad)
+                && facts.guards_of(other.site.guard).any(|id| id == branch)
+        });
+        let call = context.slice(op.span);
+        let inputs = call.split_once('(').map_or("", |(_, inputs)| inputs);
+        if differentiates || !(names_evaluation(inputs) || is_evaluating(facts, &op.site, &op.receiver)) {
+            continue;
+        }
+        seen.push(branch);
+        findings.report(op.span, WHY).label(backward.span, "the training step of the same loop").help(HELP);
+    }
+}
+
+/// `test_x`, `val_images.to(device)`
+fn names_evaluation(inputs: &str) -> bool {
+    inputs.split(|c: char| !c.is_alphanumeric()).any(|word| {
+        ["test", "val", "valid", "validation", "eval"].contains(&word.to_ascii_lowercase().as_str())
+    })
+}
+
+/// Finds the process function of an Ignite engine that evaluates.
+fn engines(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is("ignite.engine.Engine")) {
+        let Some(Kind::Function(function)) = call.arguments.first().map(|first| &first.value.kind) else {
+            continue;
+        };
+        let here = |op: &&Op| op.site.function == *function;
+        let evaluates = facts.ops.iter().filter(here).any(|op| op.kind == OpKind::EvalMode);
+        let trains = facts.ops.iter().filter(here).any(|op| matches!(op.kind, OpKind::Backward(_)));
+        if let Some(forward) = recorded(facts, *function).next().filter(|_| evaluates && !trains) {
+            findings.report(forward.span, WHY).label(call.span, "in this engine").help(HELP);
+        }
+    }
+}

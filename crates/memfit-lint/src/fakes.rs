@@ -1,0 +1,90 @@
+//! Generators through which a discriminator's loss is differentiated: their gradients are cleared before
+//! their own optimizer steps.
+
+use memfit_source::{Call, Facts, Kind, Op, OpKind};
+
+use crate::query::backwards;
+use crate::rule::{Context, Findings};
+
+/// Reports forward passes of generators whose output should be detached. `seen` has what is reported already.
+pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let call_of = |op: &Op| facts.calls.iter().find(|call| call.span == op.span);
+    for (pass, backward) in backwards(facts).filter(|(pass, _)| pass.via.is_none()) {
+        let forwards: Vec<(&Op, &Call)> = facts
+            .ops
+            .iter()
+            .filter(|op| op.kind == OpKind::Forward && op.via.is_none())
+            .filter(|op| op.site.function == pass.site.function && op.site.order < pass.site.order)
+            .filter_map(|op| Some((op, call_of(op)?)))
+            .filter(|(_, call)| backward.loss.graph.contains(&call.result.graph))
+            .collect();
+        for (generator, made) in &forwards {
+            let judged = forwards.iter().find(|(other, call)| {
+                other.receiver != generator.receiver
+                    && other.site.order > generator.site.order
+                    && call.arguments.iter().any(|argument| argument.value.graph.contains(&made.result.graph))
+            });
+            let Some((judge, judgement)) = judged else { continue };
+            // The same judgement may train the generator as well, in a second pass through its graph.
+            let again = backwards(facts).any(|(other, second)| {
+                other.span != pass.span && second.loss.graph.contains(&judgement.result.graph)
+            });
+            if again {
+                continue;
+            }
+            let (own, of_judge) = (optimizer_of(context, generator), optimizer_of(context, judge));
+            let (Some(own), Some(of_judge)) = (own, of_judge) else { continue };
+            let is_said = findings.found.iter().any(|found| {
+                found.span == generator.span && found.labels.iter().any(|label| label.span == pass.span)
+            });
+            if own == of_judge || is_said || !is_cleared(facts, pass, generator, &own, &of_judge) {
+                continue;
+            }
+            let name = &generator.receiver;
+            findings
+                .report(judge.span, format!("gradients of `{name}` are computed for nothing: they are cleared before its optimizer steps"))
+                .label(pass.span, "by this backward pass")
+                .label(generator.span, "computed here")
+                .help("detach the output for this loss");
+        }
+    }
+}
+
+/// Name of the only optimizer that is created with the parameters of a model.
+fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
+    let facts = context.facts;
+    let parameters = format!("{}.parameters()", model.receiver);
+    let mut made = facts.calls.iter().filter(|call| {
+        matches!(call.result.kind, Kind::Optimizer) && context.slice(call.span).contains(&parameters)
+    });
+    let first = made.next()?;
+    let (start, _) = facts.line_start(first.span.start);
+    let target = facts.text.get(start as usize..first.span.start as usize)?.trim().strip_suffix('=')?.trim();
+    // Other branches create it under the same name.
+    let same = |call: &Call| {
+        let (start, _) = facts.line_start(call.span.start);
+        facts
+            .text
+            .get(start as usize..call.span.start as usize)
+            .is_some_and(|text| text.trim().starts_with(target))
+    };
+    made.all(same).then(|| target.to_owned())
+}
+
+/// Returns `true` if the step after a backward pass is the judge's, and the generator's gradients are cleared
+/// before its own step.
+fn is_cleared(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
+    let here = |op: &&Op| op.site.function == pass.site.function;
+    let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
+    // Iterations repeat: operations before the pass follow those after it.
+    let mut ops: Vec<&Op> = facts.ops.iter().filter(here).collect();
+    ops.sort_by_key(|op| (op.site.order < pass.site.order, op.site.order));
+    let Some(next) = ops.iter().find(|op| is_step(op)) else { return false };
+    let first = ops.iter().find(|op| {
+        is_step(op) && op.receiver == own
+            || matches!(op.kind, OpKind::ZeroGrad { .. })
+                && [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
+    });
+    next.receiver == of_judge && first.is_some_and(|first| matches!(first.kind, OpKind::ZeroGrad { .. }))
+}

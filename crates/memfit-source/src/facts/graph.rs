@@ -1,0 +1,169 @@
+//! Autograd graphs of values.
+
+use smallvec::{SmallVec, smallvec};
+
+/// Forward passes that a value's autograd graph contains.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    /// Ids of the forward passes, in ascending order.
+    pub(crate) ids: SmallVec<[u32; 4]>,
+    /// `true` if there may be others, or the graph may be cut.
+    pub(crate) unknown: bool,
+    /// A graph that is certainly there, although others may be unknown: that of a value on which `backward()`
+    /// is called.
+    pub(crate) own: Option<u32>,
+    /// Those of the ids that unknown code may have cut off.
+    pub(crate) cut: SmallVec<[u32; 2]>,
+}
+
+impl Clone for Graph {
+    // Written by hand for speed, since values are copied often: a slice of numbers is copied at once.
+    fn clone(&self) -> Self {
+        Self {
+            ids: SmallVec::from_slice(&self.ids),
+            unknown: self.unknown,
+            own: self.own,
+            cut: SmallVec::from_slice(&self.cut),
+        }
+    }
+}
+
+/// Maximum number of forward passes in a graph; more are not distinguished.
+const MAX_GRAPH_IDS: usize = 12;
+
+impl Graph {
+    pub(crate) fn none() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn unknown() -> Self {
+        Self { unknown: true, ..Self::default() }
+    }
+
+    pub(crate) fn one(id: u32) -> Self {
+        Self { ids: smallvec![id], ..Self::default() }
+    }
+
+    pub(crate) fn union(&self, other: &Self) -> Self {
+        if other.ids.is_empty() {
+            return Self { unknown: self.unknown || other.unknown, ..self.clone() };
+        }
+        let mut ids = self.ids.clone();
+        ids.extend_from_slice(&other.ids);
+        ids.sort_unstable();
+        ids.dedup();
+        let full = ids.len() > MAX_GRAPH_IDS;
+        if full {
+            ids.drain(..ids.len() - MAX_GRAPH_IDS);
+        }
+        let unknown = self.unknown || other.unknown || full;
+        let may_be_cut = |id: &u32| !self.has(*id) && !other.has(*id);
+        let cut = self.cut.iter().chain(&other.cut).copied().filter(may_be_cut).collect();
+        Self { ids, unknown, own: self.own.or(other.own), cut }
+    }
+
+    /// Join of two control-flow paths.
+    pub(crate) fn either(&self, other: &Self) -> Self {
+        if self == other {
+            return self.clone();
+        }
+        Self { unknown: true, own: self.own.filter(|_| other.own.is_some()), ..self.union(other) }
+    }
+
+    /// Returns a copy, or the empty graph if `there` is `false`.
+    pub(crate) fn clone_if(&self, there: bool) -> Self {
+        if there { self.clone() } else { Self::none() }
+    }
+
+    /// Graph of a result of unknown code, which may have cut it.
+    pub(crate) fn with_unknown(mut self) -> Self {
+        self.unknown = true;
+        self.own = None;
+        self.cut = self.ids.iter().copied().collect();
+        self
+    }
+
+    /// Adds a graph that is certainly there.
+    pub(crate) fn with_own(self, id: u32) -> Self {
+        Self { own: Some(id), ..self.union(&Self::one(id)) }
+    }
+
+    /// Returns `true` if a backward pass through one graph may go through a part of the other.
+    pub fn may_share(&self, other: &Self) -> bool {
+        self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
+    }
+
+    /// Returns `true` if the last forward pass of the other, that of a model's output, is certainly in it.
+    pub fn contains(&self, other: &Self) -> bool {
+        other.ids.last().is_some_and(|id| self.has(*id))
+    }
+
+    /// Returns `true` if a forward pass is certainly in it.
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.ids.contains(&id) && !self.cut.contains(&id)
+    }
+
+    /// Returns `true` if there is certainly a graph, although others may be unknown.
+    pub const fn is_certain(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Returns `true` if at least one forward pass is known.
+    pub fn is_known(&self) -> bool {
+        !self.ids.is_empty() && !self.unknown
+    }
+
+    /// Returns `true` if there is certainly no graph.
+    pub fn is_none(&self) -> bool {
+        self.ids.is_empty() && !self.unknown
+    }
+}
+
+/// State of a value's graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphState {
+    /// There is no graph.
+    None,
+    /// The graph's activations are alive.
+    Live,
+    /// The graph is alive after a backward pass with `retain_graph`.
+    Retained,
+    /// A backward pass has freed the graph.
+    Freed,
+    /// There is a graph, and a backward pass may have freed it.
+    Kept,
+    /// Unknown.
+    #[default]
+    Unknown,
+}
+
+impl GraphState {
+    /// State after one of two control-flow paths.
+    #[must_use]
+    pub(crate) fn either(self, other: Self) -> Self {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (a, b) if a.is_there() && b.is_there() => Self::Kept,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Returns `true` if there is certainly a graph, alive or freed.
+    pub const fn is_there(self) -> bool {
+        matches!(self, Self::Live | Self::Retained | Self::Freed | Self::Kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn graphs_are_bounded() {
+        let mut graph = Graph::none();
+        for id in 0..100 {
+            graph = graph.union(&Graph::one(id));
+        }
+        assert!(graph.ids.len() <= MAX_GRAPH_IDS && graph.unknown);
+    }
+}

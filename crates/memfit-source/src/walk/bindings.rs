@@ -1,0 +1,121 @@
+//! Names: binding them, and the values that they have.
+
+use super::Walker;
+use super::env::Binding;
+use crate::facts::{CounterBinding, Flags, FunctionId, Graph, Kind, Value};
+use crate::names;
+
+impl<'a> Walker<'a> {
+    /// Binds a name.
+    pub(super) fn bind(&mut self, name: &'a str, mut value: Value, how: CounterBinding) {
+        // `make(config).to(device)` is a tensor or a model.
+        let is_moved = matches!(value.kind, Kind::Tensor)
+            && value.graph.unknown
+            && value.loader.is_none()
+            && !value.is(Flags::BATCH);
+        if (value.is_unknown() || is_moved) && !matches!(how, CounterBinding::Target(_)) {
+            let suggested = names::value_by_name(name);
+            if !suggested.is_unknown() && (!is_moved || suggested.is_module()) {
+                let graph = value.graph;
+                value = Value {
+                    graph,
+                    device: value.device,
+                    flags: value.flags.union(suggested.flags),
+                    weights: value.weights,
+                    ..suggested
+                };
+                if !matches!(value.kind, Kind::Tensor) {
+                    value.graph = Graph::none();
+                }
+            }
+        }
+        if matches!(value.kind, Kind::Undefined) {
+            value.kind = Kind::Unknown;
+        }
+        self.mark_differentiated(name, &mut value);
+        self.frame.env.remove_below(name);
+        self.attribute(name, &value);
+        let looped = self.frame.looped;
+        let binding = Binding { value, looped, outer: looped, how };
+        self.frame.env.set(name, binding);
+        let looped = self.frame.looped;
+        if !matches!(how, CounterBinding::Target(_)) {
+            let mut next = looped;
+            while let Some(id) = next {
+                let found = &mut self.facts.loops[id.index()];
+                if !found.assigned.iter().any(|known| known == name) {
+                    found.assigned.push(name.to_owned());
+                }
+                next = found.parent;
+            }
+        }
+    }
+
+    /// Records the value of `self.x` for other methods.
+    pub(super) fn attribute(&mut self, name: &'a str, value: &Value) {
+        let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return };
+        let Some(attribute) = name.strip_prefix("self.").filter(|rest| !rest.contains('.')) else { return };
+        let mut value = value.clone();
+        value.graph = Graph::unknown().clone_if(!value.graph.is_none());
+        let joined = match self.attributes.get(&(class, attribute)) {
+            // A value known by its name only gives way to an inferred one.
+            Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
+            _ => value,
+        };
+        self.attributes.insert((class, attribute), joined);
+    }
+
+    /// Value of a name or a dotted name.
+    pub(super) fn lookup(&mut self, name: &'a str) -> (Value, CounterBinding) {
+        if let Some(binding) = self.frame.env.get(name) {
+            return (binding.value.clone(), binding.how);
+        }
+        if let Some(binding) = self.frame.outer.as_ref().and_then(|outer| outer.get(name)) {
+            let mut value = binding.value.clone();
+            value.graph = Graph::unknown().clone_if(!value.graph.is_none());
+            return (value, CounterBinding::Elsewhere);
+        }
+        if let Some(attribute) = name.strip_prefix("self.")
+            && let Some(class) = self.definitions.functions[self.frame.function.index()].class
+            && let Some(value) = self.attributes.get(&(class, attribute))
+        {
+            return (value.clone(), CounterBinding::Elsewhere);
+        }
+        if name.contains('.') {
+            return (Value::unknown(), CounterBinding::Elsewhere);
+        }
+        if let Some(id) = self.definitions.top_functions.get(name) {
+            return (Value::from_kind(Kind::Function(*id)), CounterBinding::Elsewhere);
+        }
+        if let Some(id) = self.definitions.top_classes.get(name) {
+            return (Value::from_kind(Kind::Class(*id)), CounterBinding::Elsewhere);
+        }
+        if let Some(binding) = self.module.get(name).filter(|_| self.frame.function != FunctionId(0)) {
+            return (binding.value.clone(), CounterBinding::Elsewhere);
+        }
+        if let Some(path) = self.definitions.imports.get(name) {
+            return (Value::from_kind(Kind::Path(path.clone())), CounterBinding::Elsewhere);
+        }
+        if names::is_builtin(name) {
+            return (Value::from_kind(Kind::Path(self.names.builtin(name))), CounterBinding::Elsewhere);
+        }
+        if self.definitions.starred || self.module.contains_key(name) || self.frame.globals.contains(name) {
+            let value = names::value_by_name(name);
+            // `from x import *` usually brings the conventional names along.
+            let module = names::conventional_path(name).filter(|_| value.is_unknown());
+            let value = module.map_or(value, |path| Value::from_kind(Kind::Path(self.names.intern(path))));
+            return (value, CounterBinding::Elsewhere);
+        }
+        if let Some(path) = names::conventional_path(name) {
+            return (Value::from_kind(Kind::Path(self.names.intern(path))), CounterBinding::Nowhere);
+        }
+        let mut value = names::value_by_name(name);
+        if value.is_unknown() {
+            value.kind = Kind::Undefined;
+        }
+        // An enclosing function that is not being walked may bind the name.
+        let nested = self.definitions.functions[self.frame.function.index()].parent != FunctionId(0)
+            && self.frame.function != FunctionId(0);
+        (value, if nested || self.pass == 1 { CounterBinding::Elsewhere } else { CounterBinding::Nowhere })
+    }
+}

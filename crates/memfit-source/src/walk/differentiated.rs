@@ -1,0 +1,148 @@
+//! Names on which `backward()` is called: whatever is assigned to them is a tensor with a graph, even where
+//! the model and the loss function are unknown.
+
+use ruff_python_ast::visitor::source_order::{self, SourceOrderVisitor};
+use ruff_python_ast::{Expr, ExprCall, ExprSubscript, Operator, Stmt};
+use rustc_hash::FxHashSet;
+
+use super::Walker;
+use super::definitions::dotted;
+use super::env::Binding;
+use crate::facts::{CounterBinding, Flags, Grad, GraphState, Kind, Value, Weights};
+
+/// Names on which a function or module calls `backward()`.
+pub(super) fn names<'a>(body: &'a [Stmt], text: &'a str) -> FxHashSet<&'a str> {
+    if !text.contains("backward(") {
+        return FxHashSet::default();
+    }
+    let mut found = Losses { names: FxHashSet::default(), text };
+    found.visit_body(body);
+    found.names
+}
+
+struct Losses<'a> {
+    names: FxHashSet<&'a str>,
+    text: &'a str,
+}
+
+impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
+    fn visit_stmt(&mut self, statement: &'a Stmt) {
+        // Functions have frames of their own.
+        if !matches!(statement, Stmt::FunctionDef(_) | Stmt::ClassDef(_)) {
+            source_order::walk_stmt(self, statement);
+        }
+    }
+
+    fn visit_expr(&mut self, expression: &'a Expr) {
+        if let Expr::Call(call) = expression {
+            self.call(call);
+        }
+        source_order::walk_expr(self, expression);
+    }
+}
+
+impl<'a> Losses<'a> {
+    fn call(&mut self, call: &'a ExprCall) {
+        let Expr::Attribute(callee) = &*call.func else { return };
+        let first = call.arguments.args.first();
+        match (callee.attr.id.as_str(), first) {
+            ("backward", None) => self.loss(&callee.value),
+            // `accelerator.backward(loss)`; the argument of a tensor's `backward` is a gradient.
+            ("backward" | "manual_backward", Some(loss)) => {
+                let name = dotted(&callee.value, self.text).unwrap_or_default().to_ascii_lowercase();
+                let runs = ["accelerator", "fabric", "engine", "manual", "self"];
+                if runs.iter().any(|word| name.contains(word)) {
+                    self.loss(loss);
+                }
+            }
+            // Apex
+            ("scale_loss", Some(loss)) => self.loss(loss),
+            _ => {}
+        }
+    }
+
+    /// Adds the names of losses in an expression that is differentiated.
+    fn loss(&mut self, expression: &'a Expr) {
+        match expression {
+            Expr::Name(_) | Expr::Attribute(_) => {
+                if let Some(name) = dotted(expression, self.text) {
+                    self.names.insert(name);
+                }
+            }
+            // `losses["total"]`
+            Expr::Subscript(node) if is_item(node) => {
+                self.names.insert(super::span(expression).slice(self.text));
+            }
+            // `scaler.scale(loss)`
+            Expr::Call(call) => {
+                if let (Expr::Attribute(callee), Some(first)) = (&*call.func, call.arguments.args.first())
+                    && callee.attr.id.as_str() == "scale"
+                {
+                    self.loss(first);
+                }
+            }
+            // `(loss / k).backward()`, `(weight * loss).backward()`
+            Expr::BinOp(node) => match node.op {
+                Operator::Div => self.loss(&node.left),
+                Operator::Mult | Operator::Add | Operator::Sub => {
+                    for part in [&*node.left, &*node.right] {
+                        if self.is_named_loss(part) || matches!(part, Expr::BinOp(_)) {
+                            self.loss(part);
+                        }
+                    }
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+
+    fn is_named_loss(&self, expression: &Expr) -> bool {
+        let name = dotted(expression, self.text).unwrap_or_default();
+        let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
+        last.contains("loss") || last.contains("cost")
+    }
+}
+
+/// Returns `true` for an item of a named container by a literal key.
+fn is_item(node: &ExprSubscript) -> bool {
+    matches!(&*node.value, Expr::Name(_) | Expr::Attribute(_))
+        && matches!(&*node.slice, Expr::StringLiteral(_))
+}
+
+impl<'a> Walker<'a> {
+    /// Value of `losses["total"]`, if `backward()` is called on it.
+    pub(super) fn differentiated_item(&mut self, node: &'a ExprSubscript) -> Option<Value> {
+        let name = self.slice(super::span(node));
+        if !is_item(node) || !self.frame.differentiated.contains(name) {
+            return None;
+        }
+        if let Some(binding) = self.frame.env.get(name) {
+            return Some(binding.value.clone());
+        }
+        let mut value = Value::unknown();
+        self.mark_differentiated(name, &mut value);
+        let looped = self.frame.looped;
+        let how = CounterBinding::Elsewhere;
+        self.frame.env.set(name, Binding { value: value.clone(), looped, outer: looped, how });
+        Some(value)
+    }
+
+    /// Gives a value that a loss is bound to a graph of its own, if its graph is unknown.
+    pub(super) fn mark_differentiated(&mut self, name: &str, value: &mut Value) {
+        if self.frame.grad == Grad::Off
+            || value.graph.is_none()
+            || !matches!(value.kind, Kind::Unknown | Kind::Tensor)
+            || !self.frame.differentiated.contains(name)
+        {
+            return;
+        }
+        value.flags = value.flags.union(Flags::SCALAR);
+        if self.graphs.state_of(value) != GraphState::Unknown {
+            return;
+        }
+        let own = self.graphs.fresh(GraphState::Live, Weights::default());
+        value.graph = value.graph.clone().with_own(own);
+        value.kind = Kind::Tensor;
+    }
+}

@@ -1,0 +1,60 @@
+//! Running sums: `x += v`, `x = x + v`, `x = 0.9 * x + 0.1 * v`.
+
+use ruff_python_ast::{Expr, Operator};
+
+use super::{Walker, span};
+use crate::facts::{LoopId, StoreKind};
+use crate::position::Span;
+
+impl<'a> Walker<'a> {
+    /// Records `x = x + v`.
+    pub(super) fn store_sum(&mut self, name: &'a str, source: &'a Expr, whole: Span) {
+        if let Some(added) = self.added(name, source) {
+            let value = self.evaluate_silently(added);
+            self.store(StoreKind::Add, name, &value, span(added), whole);
+        }
+    }
+
+    /// What a sum adds to its own value, on either way of a conditional expression.
+    pub(super) fn added(&self, name: &str, source: &'a Expr) -> Option<&'a Expr> {
+        match source {
+            Expr::BinOp(node) if matches!(node.op, Operator::Add) => {
+                if self.is_scaled(name, &node.left) {
+                    Some(&node.right)
+                } else if self.is_scaled(name, &node.right) {
+                    Some(&node.left)
+                } else {
+                    None
+                }
+            }
+            Expr::If(node) => self.added(name, &node.body).or_else(|| self.added(name, &node.orelse)),
+            _ => None,
+        }
+    }
+
+    /// Returns `true` for `x` and `0.9 * x`.
+    fn is_scaled(&self, name: &str, expression: &Expr) -> bool {
+        match expression {
+            Expr::BinOp(node) if matches!(node.op, Operator::Mult) => {
+                self.slice(span(&*node.left)) == name || self.slice(span(&*node.right)) == name
+            }
+            other => self.slice(span(other)) == name,
+        }
+    }
+
+    /// Loops in which a name's value began.
+    pub(super) fn origin_of(&self, name: &str) -> Option<(Option<LoopId>, Option<LoopId>)> {
+        self.frame.env.get(name).map(|binding| (binding.looped, binding.outer))
+    }
+
+    /// Keeps the origin of an accumulator at its first value.
+    pub(super) fn keep_origin(&mut self, name: &'a str, began: Option<(Option<LoopId>, Option<LoopId>)>) {
+        if let Some((looped, outer)) = began
+            && let Some(binding) = self.frame.env.get(name)
+        {
+            let mut binding = binding.clone();
+            (binding.looped, binding.outer) = (looped, outer);
+            self.frame.env.set(name, binding);
+        }
+    }
+}

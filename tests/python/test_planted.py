@@ -1,0 +1,56 @@
+"""Checks scripts/corpus/planted.py: how a bug is planted, and that its lists agree."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+FOLDER = Path(__file__).parents[2] / "scripts" / "corpus"
+sys.path.insert(0, str(FOLDER))
+
+import planted  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ([{"at": 2, "remove": 1, "insert": ["x", "y"]}], ["a", "x", "y", "  c", "d"]),
+        ([{"at": 3, "to": 3, "dedent": 2}, {"at": 2, "remove": 1, "insert": []}], ["a", "c", "d"]),
+        # The numbers are those of the original, whatever is inserted before.
+        (
+            [{"at": 1, "remove": 0, "insert": ["0"]}, {"at": 4, "remove": 1, "insert": ["D"]}],
+            ["0", "a", "b", "  c", "D"],
+        ),
+        (
+            [{"at": 4, "remove": 0, "insert": ["before"]}, {"at": 4, "remove": 1, "insert": ["D"]}],
+            ["a", "b", "  c", "before", "D"],
+        ),
+    ],
+)
+def test_edits_count_lines_of_the_original(edits, expected):
+    assert planted.changed("a\nb\n  c\nd", tuple(edits)).split("\n") == expected
+
+
+def test_every_bug_has_a_kind_and_a_key_of_its_own():
+    bugs = planted.read_bugs()
+    kinds = tomllib.loads(planted.KINDS.read_text())
+    assert {bug.kind for bug in bugs} == set(kinds)
+    assert len({bug.key for bug in bugs}) == len(bugs)
+    assert 0.25 < sum(bug.is_unread for bug in bugs) / len(bugs) < 0.45
+
+
+def test_readings_are_of_planted_bugs():
+    keys = {bug.key: bug for bug in planted.read_bugs()}
+    readings = tomllib.loads(planted.READINGS.read_text())
+    assert set(readings["first"]) <= set(keys)
+    assert all(keys[key].is_unread for key in readings["last"])
+
+
+def test_a_finding_is_new_where_its_rule_is_reported_more_often():
+    old = {"rule": "a", "file": "x.py", "line": 1}
+    new = {"rule": "a", "file": "x.py", "line": 9}
+    other = {"rule": "b", "file": "x.py", "line": 1}
+    assert planted.new_findings([old], [old]) == []
+    assert planted.new_findings([old], [old, new]) == [old, new]
+    assert planted.new_findings([old], [old, other]) == [other]
