@@ -1,4 +1,4 @@
-"""Builds the scripts with planted bugs of planted.jsonl, and counts how many of the bugs `memfit check` names.
+"""Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
     python scripts/corpus/planted.py --mirror FOLDER [--memfit COMMAND] [--cache FOLDER]
         [--write measurements/check-planted.md]
@@ -47,8 +47,8 @@ class Bug:
     """A planted bug: the changed copy of a script, and where a careful reader would name it.
 
     An edit has lines of the planter alone. `at` and `remove` count lines of the original, of which those from
-    `at` to `to` may have lost `dedent` columns before; `insert` stands before line `at`. `line` is that of the
-    bug in the changed copy, `also` are other places of it.
+    `at` to `to` may have lost `dedent` columns before; `insert` stands before line `at`. `line` is where the
+    bug is in the changed copy, `also` are other places of it.
     """
 
     repository: str

@@ -36,6 +36,11 @@ def _imported_objects_are_left_alone() -> None:
         _modules = len(sys.modules)
 
 
+def pytest_sessionfinish() -> None:
+    """Let modules clean up: a library of PyTorch's reports what is left of it at the end."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
     """Imports a module of the probe, as a process of a run would."""

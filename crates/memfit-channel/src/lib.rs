@@ -36,7 +36,8 @@ pub use message::Message;
 pub use planned::{LeverSetup, ParallelSetup, Part, Planned};
 pub use run_dir::{RunDir, made_mark};
 pub use setup::{
-    CardSetup, ChannelError, HostPart, HostRun, Inverted, OtherValues, Setup, Synthetic, SyntheticData, SyntheticField,
+    CardSetup, ChannelError, HostPart, HostRun, Inverted, OtherValues, Setup, Synthetic, SyntheticData,
+    SyntheticField,
 };
 pub use value_policy::ValuePolicy;
 

@@ -9,20 +9,22 @@ const RECOMPUTE: &str = r#"def recompute(model, names):
     """Recompute the activations of these modules in the backward pass instead of saving them."""
 
     @contextlib.contextmanager
-    def copied_buffers(module):
-        """Keep the second forward pass from updating buffers, such as running statistics, again."""
-        buffers = [(part, *each) for part in module.modules() for each in part.named_buffers(recurse=False)]
-        for part, name, value in buffers:
+    def with_buffers(before):
+        """Give the second forward pass the buffers that the first one began with, and leave them as they are now."""
+        now = [getattr(part, name) for part, name, _ in before]
+        for part, name, value in before:
             setattr(part, name, value.clone())
         try:
             yield
         finally:
-            for part, name, value in buffers:
+            for (part, name, _), value in zip(before, now):
                 setattr(part, name, value)
 
     def around(module, forward):
         def contexts():
-            return contextlib.nullcontext(), copied_buffers(module)
+            parts = [(part, *each) for part in module.modules() for each in part.named_buffers(recurse=False)]
+            before = [(part, name, value.clone()) for part, name, value in parts]
+            return contextlib.nullcontext(), with_buffers(before)
 
         @functools.wraps(forward)
         def run(*args, **kwargs):
