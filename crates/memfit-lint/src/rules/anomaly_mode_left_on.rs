@@ -65,7 +65,10 @@ fn around_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = with.site.looped.filter(|_| named && !off) else { continue };
         if facts.trains(looped) {
             findings
-                .report(with.item, "anomaly detection stays on in every step: every operation records a traceback")
+                .report(
+                    with.item,
+                    "anomaly detection stays on in every step: every operation records a traceback",
+                )
                 .label(facts.looped(looped).header, "in this loop")
                 .help("enable it only to search for an error");
         }

@@ -139,12 +139,12 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
         call.is("transformers.TrainingArguments") || call.is("transformers.Seq2SeqTrainingArguments")
     });
     let (Some(settings), None) = (settings.next(), settings.next()) else { return };
-    let generates = settings.keyword("predict_with_generate").is_some_and(|set| set.value.truth() != Some(false));
+    let generates =
+        settings.keyword("predict_with_generate").is_some_and(|set| set.value.truth() != Some(false));
     if settings.is_open() || generates || settings.keyword("eval_accumulation_steps").is_some() {
         return;
     }
-    let is_trainer =
-        |call: &&Call| call.is("transformers.Trainer") || call.is("transformers.Seq2SeqTrainer");
+    let is_trainer = |call: &&Call| call.is("transformers.Trainer") || call.is("transformers.Seq2SeqTrainer");
     for trainer in facts.calls.iter().filter(is_trainer).filter(|call| !call.is_open()) {
         let set = |name: &str| trainer.keyword(name).is_some_and(|given| given.value.kind != Kind::None);
         if !set("compute_metrics")
@@ -184,6 +184,8 @@ fn has_many_logits(facts: &memfit_source::Facts, trainer: &Call) -> bool {
             "ForSeq2SeqLM",
             "ForConditionalGeneration",
         ];
-        heads.iter().any(|head| path.strip_suffix(".from_pretrained").is_some_and(|class| class.ends_with(head)))
+        heads
+            .iter()
+            .any(|head| path.strip_suffix(".from_pretrained").is_some_and(|class| class.ends_with(head)))
     })
 }

@@ -104,9 +104,8 @@ fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
         .take(30);
     let guarded =
         context.facts.guards_of(op.site.guard).any(|id| context.facts.guard(id).looped == Some(looped));
-    guarded
-        && { block }
-            .any(|line| matches!(line.trim(), "break" | "return") || line.trim().starts_with("return "))
+    guarded && { block }
+        .any(|line| matches!(line.trim(), "break" | "return") || line.trim().starts_with("return "))
 }
 
 /// Substrings in the names of layers and functions that behave differently in training and evaluation.

@@ -124,7 +124,8 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let lines: Vec<&str> = facts.text.lines().collect();
     // A loop over its parameters freezes it.
     let is_frozen = |name: &str| {
-        freezes(&facts.text).any(|(at, _)| lines[at.saturating_sub(2)..=at].iter().any(|line| has_word(line, name)))
+        freezes(&facts.text)
+            .any(|(at, _)| lines[at.saturating_sub(2)..=at].iter().any(|line| has_word(line, name)))
     };
     let held = |receiver: &str| {
         let parameters = format!("{receiver}.parameters");

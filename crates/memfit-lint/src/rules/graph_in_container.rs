@@ -144,7 +144,10 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     store.value_span,
-                    format!("`{}` keeps the graph of every forward pass, and all activations in it", store.target),
+                    format!(
+                        "`{}` keeps the graph of every forward pass, and all activations in it",
+                        store.target
+                    ),
                 )
                 .help(format!("store `{text}.detach().cpu()`, and empty the list"));
         }

@@ -127,7 +127,8 @@ fn lambdas(context: &Context<'_>, hooks: &[FunctionId], findings: &mut Findings<
         let Some(rest) = context.slice(hook.value_span).strip_prefix("lambda ") else { continue };
         let Some((parameters, body)) = rest.split_once(':') else { continue };
         let Some(output) = parameters.split(',').nth(2).map(str::trim) else { continue };
-        let stored = body.trim().split_once(".append(").filter(|(_, value)| value.trim() == format!("{output})"));
+        let stored =
+            body.trim().split_once(".append(").filter(|(_, value)| value.trim() == format!("{output})"));
         let Some((target, _)) = stored else { continue };
         let trained =
             backwards(facts).any(|(_, backward)| context.slice(backward.loss_span).contains(target));

@@ -100,7 +100,8 @@ fn of_others(context: &Context<'_>, findings: &mut Findings<'_>) {
     let mut seen: Vec<&str> = Vec::new();
     for step in facts.ops.iter().filter(|op| op.via.is_none() && !op.deep && !op.site.managed) {
         let plain = matches!(step.kind, OpKind::Step { closure: false, .. }) && step.weights.is_exact();
-        let Some(looped) = step.site.looped.filter(|_| plain && !seen.contains(&step.receiver.as_str())) else {
+        let Some(looped) = step.site.looped.filter(|_| plain && !seen.contains(&step.receiver.as_str()))
+        else {
             continue;
         };
         let apart = |op: &Op| {
@@ -125,7 +126,10 @@ fn of_others(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     step.span,
-                    format!("`{}` uses the sum of all gradients so far: only those of other models are cleared", step.receiver),
+                    format!(
+                        "`{}` uses the sum of all gradients so far: only those of other models are cleared",
+                        step.receiver
+                    ),
                 )
                 .label(facts.looped(looped).header, "in this loop")
                 .help(format!("call `{}.zero_grad()` before its backward pass", step.receiver));

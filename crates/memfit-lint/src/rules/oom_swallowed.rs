@@ -61,7 +61,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // Around a whole loop, the training ends with the error.
         let ends = handler.site.looped.is_none()
             && facts.ops.iter().filter(|op| op.site.tried == Some(handler.tried)).all(|op| {
-                op.site.looped.is_some() || op.deep || !matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
+                op.site.looped.is_some()
+                    || op.deep
+                    || !matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
             });
         if !trains || other || ends || handler.leaves {
             continue;

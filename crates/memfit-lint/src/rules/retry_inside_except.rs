@@ -172,7 +172,8 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// tensors.
 fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append && store.grows.is_some()) {
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append && store.grows.is_some())
+    {
         let Kind::Exception(handler) = store.value.kind else { continue };
         let tried = facts.handler(handler).tried;
         let trains = facts.ops.iter().any(|op| {
@@ -184,7 +185,10 @@ fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
             .any(|found| found.span.start < store.span.end && store.span.start < found.span.end);
         if trains && !is_said {
             findings
-                .report(store.value_span, "the exception keeps the frames of the failed step, and with them its tensors")
+                .report(
+                    store.value_span,
+                    "the exception keeps the frames of the failed step, and with them its tensors",
+                )
                 .help("keep its text: `str(error)`");
         }
     }

@@ -105,7 +105,8 @@ fn steps_unscaled(context: &Context<'_>, made: &Call, findings: &mut Findings<'_
             other.site.function == op.site.function && matches!(other.kind, OpKind::Unscale)
                 || together(op, other) && matches!(other.kind, OpKind::Step { scaled: true, .. })
         });
-        let Some(step) = steps.iter().find(|step| step.site.order > op.site.order && step.via.is_none()) else {
+        let Some(step) = steps.iter().find(|step| step.site.order > op.site.order && step.via.is_none())
+        else {
             continue;
         };
         if !unscales {

@@ -89,7 +89,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 "Add the detached loss",
             ),
             How::Given => (
-                format!("`{}` sums its argument, which stays a tensor: the sum's graph grows by a node in every iteration", store.target),
+                format!(
+                    "`{}` sums its argument, which stays a tensor: the sum's graph grows by a node in every iteration",
+                    store.target
+                ),
                 "pass",
                 "",
             ),
@@ -124,7 +127,8 @@ fn of_meters(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_average = facts.calls.iter().any(|made| {
             let (start, _) = facts.line_start(made.span.start);
             let before = context.slice(memfit_source::Span::new(start, made.span.start));
-            let bound = before.trim_start().strip_prefix(root).is_some_and(|rest| rest.trim_start().starts_with('='));
+            let bound =
+                before.trim_start().strip_prefix(root).is_some_and(|rest| rest.trim_start().starts_with('='));
             made.is("timm.utils.AverageMeter") && bound
         });
         let binding = format!("{root} = {{");
