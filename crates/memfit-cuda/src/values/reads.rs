@@ -149,7 +149,9 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
 /// knows the place, takes that back where another place is to be tried.
 fn flip_condition(bytes: &mut [u8]) {
     if FLIPS.get() < MAX_FLIPS {
-        bytes.iter_mut().for_each(|truth| *truth = u8::from(*truth == 0));
+        for truth in bytes {
+            *truth = u8::from(*truth == 0);
+        }
         FLIPS.set(FLIPS.get() + 1);
     }
 }
