@@ -14,14 +14,15 @@ const GONE_FROM_NUMPY: &[(&str, &str)] = &[
     ("module 'numpy' has no attribute 'sometrue'", "2"),
 ];
 
-/// PyTorch's messages about what it no longer takes, and what takes its place.
+/// PyTorch's messages about what it no longer takes, and what takes its place. A new script may have made the same
+/// mistake, so its age is not guessed.
 const GONE_FROM_TORCH: &[(&str, &str)] = &[
     (
         "DataLoaderIter' object has no attribute 'next'",
         "`next(iterator)` takes the place of `iterator.next()`",
     ),
     ("invalid index of a 0-dim tensor", "`loss.item()` takes the place of `loss.data[0]`"),
-    ("iteration over a 0-d tensor", "a scalar has no elements any more: `tensor.item()` reads it"),
+    ("iteration over a 0-d tensor", "a scalar has no elements: `tensor.item()` reads it"),
     ("only supports boolean masks", "`mask.bool()` makes a mask of bytes one of booleans"),
     (
         "Subtraction, the `-` operator, with a bool tensor is not supported",
@@ -31,7 +32,8 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
         "Legacy autograd function with non-static forward method",
         "`forward` and `backward` of a `torch.autograd.Function` are static methods, called by `apply`",
     ),
-    ("unexpected keyword argument 'verbose'", "schedulers take no `verbose` any more"),
+    ("LR.__init__() got an unexpected keyword argument 'verbose'", "schedulers take no `verbose`"),
+    ("Plateau.__init__() got an unexpected keyword argument 'verbose'", "schedulers take no `verbose`"),
 ];
 
 /// Python's messages about syntax, with a part of the line, and the last release that takes it.
@@ -66,7 +68,7 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
     }
     let first = traceback::handled(&exception.traceback).unwrap_or_default();
     let (_, now) = GONE_FROM_TORCH.iter().find(|(text, _)| message.contains(text) || first.contains(text))?;
-    Some(format!("the script was written for an older PyTorch: {now}"))
+    Some(format!("in today's PyTorch, {now}"))
 }
 
 /// Remedy for a name that an installed package does not have: `cannot import name 'a' from 'b' (/path)`.
@@ -77,7 +79,7 @@ fn gone_from_package(message: &str) -> Option<String> {
     let package = module.split('.').next().unwrap_or(module);
     ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part)).then(|| {
         format!(
-            "the script, or a package that it imports, was written for another release of `{package}` than the one here, which has no `{name}`: its requirements may name the one"
+            "the release of `{package}` here has no `{name}`; if that name is right, another release of `{package}` has it, which the requirements of the script, or of the package that imports it, may state"
         )
     })
 }
@@ -123,6 +125,9 @@ mod tests {
         let mask = "masked_fill only supports boolean masks, but got dtype Byte";
         assert!(found("RuntimeError", mask, "").unwrap().contains("`mask.bool()`"));
         assert_eq!(found("AttributeError", "'Net' object has no attribute 'next'", ""), None);
+        let verbose = "() got an unexpected keyword argument 'verbose'";
+        assert!(found("TypeError", &format!("StepLR.__init__{verbose}"), "").is_some());
+        assert_eq!(found("TypeError", &format!("main{verbose}"), ""), None, "a function of the script's own");
     }
 
     #[test]
