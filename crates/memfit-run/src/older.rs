@@ -14,8 +14,8 @@ const GONE_FROM_NUMPY: &[(&str, &str)] = &[
     ("module 'numpy' has no attribute 'sometrue'", "2"),
 ];
 
-/// PyTorch's messages about what it no longer takes, and what takes its place. A new script may have made the same
-/// mistake, so its age is not guessed.
+/// PyTorch's messages about what it no longer takes, and what takes its place. A new script may have made the
+/// same mistake, so its age is not guessed.
 const GONE_FROM_TORCH: &[(&str, &str)] = &[
     (
         "DataLoaderIter' object has no attribute 'next'",

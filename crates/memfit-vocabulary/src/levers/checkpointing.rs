@@ -10,7 +10,7 @@ const RECOMPUTE: &str = r#"def recompute(model, names):
 
     @contextlib.contextmanager
     def with_buffers(before):
-        """Give the second forward pass the buffers that the first one began with, and leave them as they are now."""
+        """Run the second forward pass with the buffers that the first one began with, and change none."""
         now = [getattr(part, name) for part, name, _ in before]
         for part, name, value in before:
             setattr(part, name, value.clone())
