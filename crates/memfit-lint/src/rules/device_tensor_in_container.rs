@@ -110,7 +110,7 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` if a training step returns the value, or an item of it, as its loss, which may have a graph.
+/// Returns `true` if a training step returns the value, or an item of it, as its loss: it may have a graph.
 fn is_returned(context: &Context<'_>, store: &Store) -> bool {
     if store.value.graph.is_none() {
         return false;
