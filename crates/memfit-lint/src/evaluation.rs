@@ -3,6 +3,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
 
+use crate::query::is_volatile;
 use crate::rule::{Context, Findings};
 
 /// Branch around a backward pass that depends on a phase: `if train:`, `if split == "train":`.
@@ -50,7 +51,7 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         let body = context.slice(facts.function(op.site.function).span);
         // The function chooses the mode itself.
         let own = if facts.function(op.site.function).name.is_empty() { facts.text.as_ref() } else { body };
-        if own.contains("set_grad_enabled") || own.contains("volatile") {
+        if own.contains("set_grad_enabled") || is_volatile(facts, own) {
             continue;
         }
         // A branch on the phase around the forward pass may choose the mode as well.

@@ -162,3 +162,9 @@ pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
     let key = text.split('[').nth(1).unwrap_or_default();
     key.starts_with(['"', '\'']) || key.starts_with(|c: char| c.is_ascii_digit())
 }
+
+/// Returns `true` if a part of a text turns gradients off by volatile inputs. They do so before PyTorch 0.4
+/// only, which brought `item()`.
+pub(crate) fn is_volatile(facts: &Facts, part: &str) -> bool {
+    part.contains("volatile=") && !facts.text.contains(".item()")
+}

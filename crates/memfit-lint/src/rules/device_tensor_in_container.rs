@@ -110,8 +110,11 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` if a training step returns the value, or an item of it, as its loss.
+/// Returns `true` if a training step returns the value, or an item of it, as its loss: it may have a graph.
 fn is_returned(context: &Context<'_>, store: &Store) -> bool {
+    if store.value.graph.is_none() {
+        return false;
+    }
     let text = context.slice(store.value_span);
     let body = context.slice(context.facts.function(store.site.function).span);
     body.lines().filter_map(|line| line.trim().strip_prefix("return ")).any(|returned| {

@@ -31,6 +31,7 @@
 
 use memfit_source::{FunctionId, Grad, LoopId, OpKind};
 
+use crate::query::is_volatile;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -44,10 +45,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let Some(looped) = op.site.looped else { continue };
-        // Before PyTorch 0.4, a volatile input turned gradients off.
-        let is_volatile = context.slice(facts.looped(looped).span).contains("volatile=True");
         if seen.contains(&looped)
-            || is_volatile
+            || is_volatile(facts, context.slice(facts.looped(looped).span))
             || runs_once(context, looped)
             || is_fallback(context, op)
             || !evaluates(context, op, looped)

@@ -83,7 +83,7 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
                 optimizers.iter().filter(|held| facts.overlap(held, pass) != Overlap::No).collect();
             let why = match holders.as_slice() {
                 [] => "no optimizer holds them",
-                [held] if facts.covers(pass, held) && !facts.covers(held, pass) && !cuts_inside(context) => {
+                [held] if facts.covers(pass, held) && facts.exceeds(pass, held) && !cuts_inside(context) => {
                     "the optimizer holds only a part of them"
                 }
                 _ if is_cleared_unused(facts, op, pass, &backward.passes[index + 1..]) => {

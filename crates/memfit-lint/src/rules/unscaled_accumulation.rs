@@ -116,8 +116,18 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     for op in facts.ops.iter().filter(|op| op.via.is_none()) {
         let (Some(found), Some(looped)) = (backward(op), op.site.looped) else { continue };
         let inner = facts.looped(looped);
-        let over = context.slice(inner.iterable).to_ascii_lowercase();
-        let named = over.contains("range(") && (over.contains("accum") || over.contains("micro"));
+        let over = context.slice(inner.iterable);
+        let counts = || {
+            words(over).filter(|word| {
+                let lower = word.to_ascii_lowercase();
+                lower.contains("accum") || lower.contains("micro")
+            })
+        };
+        let named = over.contains("range(") && counts().next().is_some();
+        // A divisor may reach the loss through the model: `model(**batch, scale=1 / accumulation_steps)`.
+        let body = context.slice(inner.span);
+        let divides = counts()
+            .any(|count| body.lines().any(|line| line.contains('/') && words(line).any(|word| word == count)));
         let steps = |other: &Op| {
             matches!(other.kind, OpKind::Step { .. })
                 && other.site.function == op.site.function
@@ -134,11 +144,16 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             && !loss.is(Flags::SUMMED)
             && !loss.is_unknown()
             && !found.managed;
-        if named && plain && !inside && facts.ops.iter().any(steps) {
+        if named && !divides && plain && !inside && facts.ops.iter().any(steps) {
             findings
                 .report(op.span, "the gradients of the micro-batches are summed, not averaged: they are as many times too large")
                 .label(inner.header, "the micro-batches of one step")
                 .help("divide the loss by their number");
         }
     }
+}
+
+/// Names and numbers of a text.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }

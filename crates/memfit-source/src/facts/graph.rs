@@ -57,8 +57,7 @@ impl Graph {
             ids.drain(..ids.len() - MAX_GRAPH_IDS);
         }
         let unknown = self.unknown || other.unknown || full;
-        let may_be_cut = |id: &u32| !self.has(*id) && !other.has(*id);
-        let cut = self.cut.iter().chain(&other.cut).copied().filter(may_be_cut).collect();
+        let cut = ids.iter().copied().filter(|id| !self.has(*id) && !other.has(*id)).collect();
         Self { ids, unknown, own: self.own.or(other.own), cut }
     }
 
@@ -165,5 +164,14 @@ mod tests {
             graph = graph.union(&Graph::one(id));
         }
         assert!(graph.ids.len() <= MAX_GRAPH_IDS && graph.unknown);
+    }
+
+    #[test]
+    fn cut_graphs_are_bounded() {
+        let mut graph = Graph::one(0).with_unknown();
+        for id in 0..100 {
+            graph = graph.union(&graph.clone()).union(&Graph::one(id).with_unknown());
+        }
+        assert!(graph.cut.iter().all(|id| graph.ids.contains(id)) && graph.cut.len() <= MAX_GRAPH_IDS);
     }
 }

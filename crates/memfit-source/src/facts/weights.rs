@@ -139,6 +139,17 @@ impl Facts {
         weights.is_exact() && weights.owners().iter().any(has)
     }
 
+    /// Returns `true` if `whole` certainly has parameters that are not in `part`. A wrapper such as
+    /// `DistributedDataParallel` adds none to those of its model.
+    pub fn exceeds(&self, whole: &Weights, part: &Weights) -> bool {
+        let has = |id: ModelId| {
+            std::iter::successors(Some(id), |id| self.models.get(id.index())?.parent)
+                .any(|id| self.models.get(id.index()).is_some_and(|model| model.has_parameters))
+        };
+        let held = |id: ModelId| part.owners().iter().any(|part| self.is_part(id, *part));
+        whole.is_exact() && part.is_exact() && whole.owners().iter().any(|id| has(*id) && !held(*id))
+    }
+
     /// Returns `true` if `part` is `whole` or a part of it.
     fn is_part(&self, part: ModelId, whole: ModelId) -> bool {
         std::iter::successors(Some(part), |id| self.models.get(id.index())?.parent).any(|id| id == whole)

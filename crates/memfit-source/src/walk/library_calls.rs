@@ -48,6 +48,7 @@ const CREATORS: &[&str] = &[
     "bernoulli",
     "LongTensor",
     "FloatTensor",
+    "Tensor",
 ];
 
 const NUMBERS: &[&str] = &[

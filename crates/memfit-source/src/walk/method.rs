@@ -197,6 +197,10 @@ impl<'a> Walker<'a> {
         if has_no_gradient(name) && matches!(value.kind, Kind::Tensor) {
             return Value::tensor(Graph::none()).with_device(value.device);
         }
+        // `torch.distributions` samples without gradients; distributions of other libraries may not.
+        if name == "sample" && matches!(value.kind, Kind::Tensor) {
+            return self.call_unknown(node, &value.graph);
+        }
         // Sizes and dimensions contribute no graph.
         let graph = if takes_sizes(name) { value.graph.clone() } else { value.graph.union(inputs) };
         let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
