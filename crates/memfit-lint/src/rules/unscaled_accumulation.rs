@@ -126,8 +126,9 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let named = over.contains("range(") && counts().next().is_some();
         // A divisor may reach the loss through the model: `model(**batch, scale=1 / accumulation_steps)`.
         let body = context.slice(inner.span);
-        let divides = counts()
-            .any(|count| body.lines().any(|line| line.contains('/') && words(line).any(|word| word == count)));
+        let divides = counts().any(|count| {
+            body.lines().any(|line| line.contains('/') && words(line).any(|word| word == count))
+        });
         let steps = |other: &Op| {
             matches!(other.kind, OpKind::Step { .. })
                 && other.site.function == op.site.function
