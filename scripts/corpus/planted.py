@@ -265,16 +265,10 @@ def page(readings: dict[str, Reading], rules: dict[str, str]) -> str:
     lines += ["", "## Each error and warning on the unchanged repositories", ""]
     lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
     for key in sorted(key for reading in readings.values() for key in reading.serious()):
-        place, rule = key.rsplit(":", 1)
-        lines.append(
-            f"| `{place}` | {rule} | {'yes' if labels[key]['true'] else 'no'} | {labels[key]['why']} |"
-        )
+        lines.append(run.finding_row(key, labels[key]))
     lines += ["", "## What the first reading found, and is no longer found", ""]
     lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
-    for key, label in labels.items():
-        if "mended" in label:
-            place, rule = key.rsplit(":", 1)
-            lines.append(f"| `{place}` | {rule} | {label['why']} | {label['mended']} |")
+    lines += run.mended_rows(labels)
     return "\n".join(lines) + "\n"
 
 

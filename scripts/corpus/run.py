@@ -295,19 +295,28 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
         lines += ["", f"## {name.capitalize()}: each error and warning", ""]
         lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
         for finding in serious(results[name][0]):
-            label = labels[name][key(finding)]
-            place = key(finding).rsplit(":", 1)[0]
-            lines.append(
-                f"| `{place}` | {finding['rule']} | {'yes' if label['true'] else 'no'} | {label['why']} |"
-            )
+            lines.append(finding_row(key(finding), labels[name][key(finding)]))
     lines += ["", "## What a first reading found, and is no longer found", ""]
     lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
     for name in unseen:
-        for found, label in labels[name].items():
-            if "mended" in label:
-                place, rule = found.rsplit(":", 1)
-                lines.append(f"| `{place}` | {rule} | {label['why']} | {label['mended']} |")
+        lines += mended_rows(labels[name])
     return "\n".join(lines) + "\n"
+
+
+def finding_row(key: str, label: dict[str, Any]) -> str:
+    """A finding's row in the table of each error and warning."""
+    place, rule = key.rsplit(":", 1)
+    return f"| `{place}` | {rule} | {'yes' if label['true'] else 'no'} | {label['why']} |"
+
+
+def mended_rows(labels: dict[str, dict[str, Any]]) -> list[str]:
+    """Rows of the findings that a mended rule no longer reports."""
+    rows = []
+    for key, label in labels.items():
+        if "mended" in label:
+            place, rule = key.rsplit(":", 1)
+            rows.append(f"| `{place}` | {rule} | {label['why']} | {label['mended']} |")
+    return rows
 
 
 def main() -> int:

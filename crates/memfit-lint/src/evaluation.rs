@@ -3,7 +3,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
 
-use crate::query::is_volatile;
+use crate::query::{is_volatile, words};
 use crate::rule::{Context, Findings};
 
 /// Branch around a backward pass that depends on a phase: `if train:`, `if split == "train":`.
@@ -56,10 +56,9 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         // A branch on the phase around the forward pass may choose the mode as well.
         let depends = |forward: &Op| {
-            facts.guards_of(forward.site.guard).any(|id| {
-                let test = context.slice(facts.guard(id).test);
-                test.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == phase.name)
-            })
+            facts
+                .guards_of(forward.site.guard)
+                .any(|id| words(context.slice(facts.guard(id).test)).any(|word| word == phase.name))
         };
         let both = recorded(facts, op.site.function).find(|forward| {
             forward.via.is_none()

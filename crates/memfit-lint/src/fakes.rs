@@ -1,9 +1,9 @@
 //! Generators through which a discriminator's loss is differentiated: their gradients are cleared before
 //! their own optimizer steps.
 
-use memfit_source::{Call, Facts, Kind, Op, OpKind};
+use memfit_source::{Call, Facts, Op, OpKind};
 
-use crate::query::backwards;
+use crate::query::{backwards, optimizers_of};
 use crate::rule::{Context, Findings};
 
 /// Reports forward passes of generators whose output should be detached. `seen` has what is reported already.
@@ -55,20 +55,10 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
     let facts = context.facts;
     let parameters = format!("{}.parameters()", model.receiver);
-    let mut made = facts.calls.iter().filter(|call| {
-        matches!(call.result.kind, Kind::Optimizer) && context.slice(call.span).contains(&parameters)
-    });
-    let first = made.next()?;
-    let (start, _) = facts.line_start(first.span.start);
-    let target = facts.text.get(start as usize..first.span.start as usize)?.trim().strip_suffix('=')?.trim();
+    let mut made = optimizers_of(facts, &parameters);
+    let target = facts.bound_to(made.next()?.span)?;
     // Other branches create it under the same name.
-    let same = |call: &Call| {
-        let (start, _) = facts.line_start(call.span.start);
-        facts
-            .text
-            .get(start as usize..call.span.start as usize)
-            .is_some_and(|text| text.trim().starts_with(target))
-    };
+    let same = |call: &Call| facts.before_on_line(call.span).trim().starts_with(target);
     made.all(same).then(|| target.to_owned())
 }
 

@@ -41,9 +41,7 @@ pub(crate) fn trained_in_half<'a>(context: &'a Context<'_>) -> impl Iterator<Ite
             return false;
         };
         // A model converted at its creation has the name that it is bound to.
-        let (start, _) = facts.line_start(call.span.start);
-        let before = facts.text[start as usize..call.span.start as usize].trim();
-        let model = before.strip_suffix('=').map_or(context.slice(receiver.span), str::trim);
+        let model = facts.bound_to(call.span).unwrap_or_else(|| context.slice(receiver.span));
         facts.calls.iter().any(|other| {
             matches!(other.result.kind, Kind::Optimizer)
                 && other
@@ -52,6 +50,18 @@ pub(crate) fn trained_in_half<'a>(context: &'a Context<'_>) -> impl Iterator<Ite
                     .any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
         })
     })
+}
+
+/// Calls that make an optimizer, and whose text has this part: `model.parameters()`.
+pub(crate) fn optimizers_of<'a>(facts: &'a Facts, part: &'a str) -> impl Iterator<Item = &'a Call> {
+    facts.calls.iter().filter(move |call| {
+        matches!(call.result.kind, Kind::Optimizer) && facts.slice(call.span).contains(part)
+    })
+}
+
+/// Names and numbers of a text.
+pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }
 
 /// Backward pass of an operation, if it is one.

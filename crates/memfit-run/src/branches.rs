@@ -6,10 +6,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use memfit_channel::Inverted;
-
 /// Maximum number of runs after the one in which all conditions are inverted.
-pub(crate) const MAX_RUNS: usize = 6;
+const MAX_RUNS: usize = 6;
 
 /// The sets of conditions that are still to be inverted.
 pub(crate) struct Branches {
@@ -47,11 +45,6 @@ impl Branches {
         self.runs += 1;
         Some(next)
     }
-}
-
-/// The setting for a run in which these are inverted.
-pub(crate) fn only(places: &[String]) -> Inverted {
-    Inverted::Only(places.to_vec())
 }
 
 #[cfg(test)]

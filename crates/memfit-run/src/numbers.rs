@@ -5,7 +5,7 @@ use memfit_report::remarks::Stake;
 use memfit_report::wire::Peak;
 
 use crate::RunError;
-use crate::branches::{self, Branches};
+use crate::branches::Branches;
 use crate::facts::Facts;
 use crate::watch::Ended;
 
@@ -96,7 +96,7 @@ impl Numbers {
                 _ => return Ok(found),
             }
             let Some(places) = branches.next() else { break };
-            flipped = run(inverting(branches::only(&places)))?;
+            flipped = run(inverting(Inverted::Only(places.clone())))?;
             branches.ran(&places, &flipped.conditions);
         }
         Ok(if additional > 0 { Self::NeedsMore(additional) } else { Self::Harmless })

@@ -65,9 +65,7 @@ fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
         let loss = context.slice(backward.loss_span);
         let here = |call: &&Call| call.site.function == op.site.function && call.site.order < op.site.order;
         let forced = facts.calls.iter().filter(here).rfind(|call| {
-            let (start, _) = facts.line_start(call.span.start);
-            let before = context.slice(memfit_source::Span::new(start, call.span.start)).trim();
-            let is_bound = before.strip_suffix('=').is_some_and(|target| target.trim() == loss);
+            let is_bound = facts.bound_to(call.span) == Some(loss);
             let requires =
                 call.keyword("requires_grad").is_some_and(|given| given.value.truth() == Some(true));
             let makes = ["torch.tensor", "torch.as_tensor", "torch.autograd.Variable"];

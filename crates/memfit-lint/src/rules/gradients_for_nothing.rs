@@ -38,7 +38,7 @@
 
 use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
-use crate::query::backwards;
+use crate::query::{backwards, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -124,14 +124,13 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let lines: Vec<&str> = facts.text.lines().collect();
     // A loop over its parameters freezes it.
     let is_frozen = |name: &str| {
-        freezes(&facts.text)
-            .any(|(at, _)| lines[at.saturating_sub(2)..=at].iter().any(|line| has_word(line, name)))
+        freezes(&facts.text).any(|(at, _)| {
+            lines[at.saturating_sub(2)..=at].iter().any(|line| words(line).any(|word| word == name))
+        })
     };
     let held = |receiver: &str| {
         let parameters = format!("{receiver}.parameters");
-        facts.calls.iter().any(|call| {
-            matches!(call.result.kind, Kind::Optimizer) && context.slice(call.span).contains(&parameters)
-        })
+        optimizers_of(facts, &parameters).next().is_some()
     };
     // An optimizer of unknown parameters may hold them.
     let is_told = |call: &Call| {
@@ -178,12 +177,8 @@ fn is_made_by(line: &str, name: &str) -> bool {
     let Some((target, made)) = line.split_once('=') else { return false };
     let class = |word: &str| word.starts_with(|c: char| c.is_ascii_uppercase());
     let callee = made.split('(').next().unwrap_or_default().trim();
-    has_word(target, name) && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
-}
-
-/// Returns `true` if a name occurs in a line as a whole word.
-fn has_word(line: &str, name: &str) -> bool {
-    line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
+    words(target).any(|word| word == name)
+        && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
 }
 
 /// Returns `true` if these gradients are cleared before the next step of their optimizer, and the pass serves

@@ -100,9 +100,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 
 /// The name that the result of a call is bound to, if that is the whole statement.
 fn bound<'a>(context: &'a Context<'_>, call: &memfit_source::Call) -> Option<&'a str> {
-    let (start, _) = context.facts.line_start(call.span.start);
-    let before = context.facts.text[start as usize..call.span.start as usize].trim();
-    let name = before.strip_suffix('=')?.trim();
+    let name = context.facts.bound_to(call.span)?;
     let is_name = |byte: char| byte.is_alphanumeric() || byte == '_' || byte == '.';
     (!name.is_empty() && name.chars().all(is_name)).then_some(name)
 }

@@ -51,8 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         // The state: a value that a call in the loop both takes and returns.
         let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
-            let (start, _) = facts.line_start(call.span.start);
-            let before = &facts.text[start as usize..call.span.start as usize];
+            let before = facts.before_on_line(call.span);
             call.arguments.iter().find_map(|argument| {
                 let name = context.slice(argument.value_span);
                 let bound = before.contains('=')

@@ -77,9 +77,7 @@ impl Made for memfit_source::Facts {
     fn stores_of<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = Criterion> + 'a> {
         Box::new(self.calls.iter().filter_map(move |call| {
             let Kind::Criterion { which, .. } = call.result.kind else { return None };
-            let (start, _) = self.line_start(call.span.start);
-            let before = self.text[start as usize..call.span.start as usize].trim();
-            (before.strip_suffix('=').map(str::trim) == Some(name)).then_some(which)
+            (self.bound_to(call.span) == Some(name)).then_some(which)
         }))
     }
 }

@@ -125,8 +125,7 @@ fn of_meters(context: &Context<'_>, findings: &mut Findings<'_>) {
         let name = context.slice(receiver.span);
         let (root, item) = name.split_once('[').map_or((name, false), |(root, _)| (root, true));
         let is_average = facts.calls.iter().any(|made| {
-            let (start, _) = facts.line_start(made.span.start);
-            let before = context.slice(memfit_source::Span::new(start, made.span.start));
+            let before = facts.before_on_line(made.span);
             let bound =
                 before.trim_start().strip_prefix(root).is_some_and(|rest| rest.trim_start().starts_with('='));
             made.is("timm.utils.AverageMeter") && bound

@@ -34,7 +34,7 @@
 
 use memfit_source::{Backward, Divisor, Flags, Op, OpKind, Residue, Window};
 
-use crate::query::backward;
+use crate::query::{backward, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -152,9 +152,4 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("divide the loss by their number");
         }
     }
-}
-
-/// Names and numbers of a text.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
 }

@@ -32,6 +32,7 @@
 
 use memfit_source::{Facts, Kind, Op, OpKind, Overlap};
 
+use crate::query::optimizers_of;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -80,11 +81,8 @@ fn clears(facts: &Facts, clear: &Op, step: &Op) -> bool {
     let parameters = format!("{}.parameters()", clear.receiver);
     // The optimizer is made of the parameters of a model of this name, which may be wrapped later.
     let is_made_of = || {
-        facts.calls.iter().any(|call| {
-            matches!(call.result.kind, Kind::Optimizer)
-                && facts.slice(call.span).contains(&parameters)
-                && facts.slice(facts.line_start_to(call.span)).trim().starts_with(&step.receiver)
-        })
+        optimizers_of(facts, &parameters)
+            .any(|call| facts.before_on_line(call.span).trim().starts_with(&step.receiver))
     };
     clear.receiver == step.receiver
         || match facts.overlap(&clear.weights, &step.weights) {

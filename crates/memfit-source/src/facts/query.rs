@@ -17,9 +17,14 @@ impl Facts {
         &self.functions[id.index()]
     }
 
-    /// Span from the start of a line to the start of a span in it.
-    pub fn line_start_to(&self, span: Span) -> Span {
-        Span::new(self.line_start(span.start).0, span.start)
+    /// Text of the line before a span.
+    pub fn before_on_line(&self, span: Span) -> &str {
+        self.slice(Span::new(self.line_start(span.start).0, span.start))
+    }
+
+    /// Text that an assignment binds the value at a span to, if that is all before it on its line.
+    pub fn bound_to(&self, span: Span) -> Option<&str> {
+        self.before_on_line(span).trim().strip_suffix('=').map(str::trim)
     }
 
     /// Ids of all functions.
