@@ -268,6 +268,9 @@ pub enum CliError {
     /// `memfit ci` does not run on the real GPU.
     #[error("`memfit ci` measures on virtual GPUs, which are the same on every machine")]
     CiForLocal,
+    /// Nothing can run in a container.
+    #[error(transparent)]
+    Container(#[from] memfit_container::ContainerError),
     /// A commit could not be checked out.
     #[error(transparent)]
     Checkout(#[from] memfit_run::CheckoutError),
@@ -304,6 +307,7 @@ impl CliError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Run(error) => error.kind(),
+            Self::Container(error) => error.kind(),
             Self::Rule(_) => "unknown-rule",
             Self::NothingToCheck { .. } => "nothing-to-check",
             Self::Server(_) => "server",
@@ -379,6 +383,7 @@ impl Hint for CliError {
     fn hints(&self) -> Vec<String> {
         match self {
             Self::Run(error) => error.hints(),
+            Self::Container(error) => error.hints(),
             Self::Rule(error) => vec![error.hint()],
             Self::NothingToCheck { .. } => {
                 vec!["files that git ignores are skipped; name a file to have it read".to_owned()]

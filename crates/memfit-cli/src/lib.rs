@@ -9,6 +9,7 @@ mod calibrate;
 mod cause_pages;
 mod commands;
 mod confidential;
+mod contained;
 mod error;
 mod input;
 mod plan;
@@ -74,7 +75,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit 
 }
 
 fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
-    let args = match Args::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let args = match Args::try_parse_from(&arguments) {
         Ok(args) => args,
         Err(error) => return Printer::new(Colour::Auto, false).usage(&error),
     };
@@ -85,6 +87,10 @@ fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
         Ok(settings) => settings,
         Err(error) => return printer.error(&error),
     };
+    let words = arguments.get(1..).unwrap_or_default();
+    if let Some(outcome) = contained::run(&args.verb, words, &settings, &printer) {
+        return outcome.unwrap_or_else(|error| printer.error(&error));
+    }
     let outcome = match args.verb {
         Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
         Verb::Plan(args) => return commands::plan(*args, &settings, home, &printer),

@@ -61,6 +61,8 @@ pub(crate) struct Settings {
     /// `true` if this machine's stored calibrations are ignored.
     #[serde(skip)]
     pub(crate) isolated: bool,
+    /// `--container`
+    pub(crate) container: Option<String>,
     /// `--show-output`
     pub(crate) show_output: bool,
     /// `memfit ci`
@@ -89,6 +91,7 @@ pub(crate) const KEYS: &[&str] = &[
     "format",
     "catalogue",
     "calibration",
+    "container",
     "show-output",
     "ci",
 ];

@@ -184,7 +184,7 @@ impl RunError {
                 vec!["paths are relative to the current directory, as for the interpreter".to_owned()]
             }
             Self::UnsupportedSystem { .. } => {
-                vec!["on macOS and Windows it runs in a container; the Containerfile makes one".to_owned()]
+                vec!["`memfit run` starts it in a container there".to_owned()]
             }
             Self::BrokenPython { said, .. } if !said.is_empty() => vec![format!("it said: {said}")],
             Self::BrokenPython { .. } => vec!["try it with `--version`".to_owned()],

@@ -185,12 +185,8 @@ pub fn free_shared_memory() -> Option<u64> {
 }
 
 /// Statistics of the file system at `/dev/shm`.
-fn shared_memory() -> Option<libc::statvfs> {
-    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends with NUL, and the pointer leads to a structure that the call may write.
-    let status = unsafe { libc::statvfs(c"/dev/shm".as_ptr(), stat.as_mut_ptr()) };
-    // SAFETY: a call that succeeds has written the whole structure.
-    (status == 0).then(|| unsafe { stat.assume_init() })
+fn shared_memory() -> Option<rustix::fs::StatVfs> {
+    rustix::fs::statvfs("/dev/shm").ok()
 }
 
 #[cfg(test)]

@@ -98,6 +98,7 @@ pub(crate) fn start(command: &Command, stage: &Stage) -> Result<Child, RunError>
 
 /// Makes memfit the parent of orphaned descendants, so that they can be found and reaped.
 pub(crate) fn adopt_orphans() {
+    #[cfg(target_os = "linux")]
     // SAFETY: sets a flag of this process; a kernel that does not know it returns an error, which changes
     // nothing.
     unsafe {

@@ -32,6 +32,17 @@ pub(crate) struct ScriptArgs {
     /// recordings, and the answer as JSON.
     #[arg(long)]
     pub(crate) confidential: bool,
+
+    /// Run in a container of this image [default: memfit's own], with docker, podman, nerdctl or finch. On
+    /// macOS and Windows this is always so.
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub(crate) container: Option<String>,
 }
 
 /// The training command, after `--`.

@@ -11,6 +11,7 @@ use memfit_run::{Home, Library, LocalGpu, environment, free_shared_memory, prefl
 use super::{answer, catalogue};
 use crate::args::DoctorArgs;
 use crate::calibrate::store;
+use crate::contained::Image;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Hint as _, Printer};
 
@@ -21,23 +22,19 @@ pub(crate) fn doctor(
     home: &Home,
     printer: &Printer,
 ) -> Result<Exit, CliError> {
-    let mut checks = vec![good("memfit", crate::VERSION.to_owned()), system()];
-    checks.extend(Library::ALL.map(|library| match library.find(home) {
-        Ok(path) => good(library.soname(), path.display().to_string()),
-        Err(error) => broken(library.soname(), &error.into()),
-    }));
-    checks.push(match catalogue(None, settings) {
-        Ok(catalogue) => good("catalogue", format!("{} GPUs", catalogue.devices().len())),
-        Err(error) => broken("catalogue", &error),
-    });
-    checks.extend(python(home));
-    checks.push(jpeg());
-    checks.push(real_gpu());
-    checks.extend(calibrations());
-    checks.push(temporary_files());
-    checks.push(shared_memory());
-    checks.push(own_folder());
-    checks.extend(preloaded());
+    let mut checks = vec![good("memfit", crate::VERSION.to_owned())];
+    match preflight::system() {
+        Ok(system) => {
+            checks.push(good("system", system));
+            checks.extend(everything_here(settings, home));
+        }
+        // Scripts run in a container, whose own doctor sees the rest.
+        Err(_) => {
+            let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
+            checks.push(good("system", format!("{system}: scripts run in a container")));
+            checks.push(container(settings));
+        }
+    }
     let report = DoctorReport::new(checks);
     let canvas = printer.canvas();
     answer(&report, || text::doctor(&report, canvas), &args.out, settings, printer)?;
@@ -64,10 +61,35 @@ fn broken(name: &str, error: &CliError) -> Check {
     }
 }
 
-fn system() -> Check {
-    match preflight::system() {
-        Ok(system) => good("system", system),
-        Err(error) => broken("system", &error.into()),
+/// What `memfit run` needs of this machine.
+fn everything_here(settings: &Settings, home: &Home) -> Vec<Check> {
+    let mut checks: Vec<Check> = Library::ALL
+        .map(|library| match library.find(home) {
+            Ok(path) => good(library.soname(), path.display().to_string()),
+            Err(error) => broken(library.soname(), &error.into()),
+        })
+        .into();
+    checks.push(match catalogue(None, settings) {
+        Ok(catalogue) => good("catalogue", format!("{} GPUs", catalogue.devices().len())),
+        Err(error) => broken("catalogue", &error),
+    });
+    checks.extend(python(home));
+    checks.push(jpeg());
+    checks.push(real_gpu());
+    checks.extend(calibrations());
+    checks.push(temporary_files());
+    checks.push(shared_memory());
+    checks.push(own_folder());
+    checks.extend(preloaded());
+    checks
+}
+
+/// The engine and the image in which scripts run.
+fn container(settings: &Settings) -> Check {
+    let image = Image::named(None, settings);
+    match image.engine() {
+        Ok(engine) => good("container", format!("{engine} has the image `{}`", image.name)),
+        Err(error) => broken("container", &error.into()),
     }
 }
 

@@ -1,0 +1,108 @@
+//! The machine on which the engine is called.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+/// Folders of downloaded models: the variable that names each, and where it is by default, below the user's own
+/// folder.
+const CACHES: [(&str, &str); 2] = [("HF_HOME", ".cache/huggingface"), ("TORCH_HOME", ".cache/torch")];
+
+/// An operating system, as far as its paths and users differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// Linux: files that the container writes belong to the user that it runs as.
+    Linux,
+    /// macOS: the engine runs a virtual machine, which writes files as the user.
+    MacOs,
+    /// Windows: as macOS, with other paths.
+    Windows,
+}
+
+impl System {
+    /// This one.
+    pub const HERE: Self = if cfg!(windows) {
+        Self::Windows
+    } else if cfg!(target_os = "macos") {
+        Self::MacOs
+    } else {
+        Self::Linux
+    };
+
+    /// The path that a file or folder of this system has in the container: its own, where it is one of Linux.
+    /// `C:\data` becomes `/c/data`.
+    pub fn guest_path(self, path: &Path) -> String {
+        let text = path.to_string_lossy();
+        if self != Self::Windows {
+            return text.into_owned();
+        }
+        // Canonical paths begin so.
+        let text = text.strip_prefix(r"\\?\").unwrap_or(&text);
+        let text = text.replace('\\', "/");
+        match text.split_once(':') {
+            Some((drive, rest)) if drive.len() == 1 => format!("/{}{rest}", drive.to_lowercase()),
+            _ => text,
+        }
+    }
+}
+
+/// What the command line depends on.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The operating system.
+    pub system: System,
+    /// User and group that own the user's files; `None` where the engine sees to it.
+    pub user: Option<(u32, u32)>,
+    /// The current folder.
+    pub folder: PathBuf,
+    /// The user's own folder.
+    pub home: Option<PathBuf>,
+    /// Names of the environment's variables.
+    pub variables: Vec<String>,
+    /// Folders of downloaded models, with the variables that name them.
+    pub caches: Vec<(&'static str, PathBuf)>,
+    /// `true` if input and output are a terminal.
+    pub terminal: bool,
+}
+
+impl Host {
+    /// This machine, seen from a folder.
+    pub fn here(folder: PathBuf) -> Self {
+        let home = std::env::home_dir();
+        let cache = |(variable, default): (&'static str, &str)| {
+            let named = std::env::var_os(variable).map(PathBuf::from).filter(|named| named.is_absolute());
+            Some((variable, named.or_else(|| Some(home.as_ref()?.join(default)))?))
+        };
+        Self {
+            system: System::HERE,
+            user: owner(),
+            caches: CACHES.into_iter().filter_map(cache).collect(),
+            folder,
+            home,
+            variables: std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect(),
+            terminal: std::io::stdin().is_terminal() && std::io::stdout().is_terminal(),
+        }
+    }
+
+    /// The folder that the container sees: the repository of the current folder, if it is in one below the
+    /// user's own folder; otherwise the current folder.
+    pub fn project(&self) -> &Path {
+        let above_home = |folder: &Path| self.home.as_deref().is_some_and(|home| home.starts_with(folder));
+        self.folder
+            .ancestors()
+            .take_while(|folder| folder.parent().is_some() && !above_home(folder))
+            .find(|folder| folder.join(".git").exists())
+            .unwrap_or(&self.folder)
+    }
+}
+
+/// The user and group of this process.
+#[cfg(unix)]
+#[expect(clippy::unnecessary_wraps, reason = "Windows has none")]
+fn owner() -> Option<(u32, u32)> {
+    Some((rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()))
+}
+
+#[cfg(not(unix))]
+fn owner() -> Option<(u32, u32)> {
+    None
+}
