@@ -3,8 +3,8 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-/// Folders of downloaded models: the variable that names each, and where it is by default, below the user's own
-/// folder.
+/// Folders of downloaded models: the variable that names each, and where it is by default, below the user's
+/// own folder.
 const CACHES: [(&str, &str); 2] = [("HF_HOME", ".cache/huggingface"), ("TORCH_HOME", ".cache/torch")];
 
 /// An operating system, as far as its paths and users differ.

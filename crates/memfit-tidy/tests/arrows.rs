@@ -98,12 +98,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("memfit-shrink", &["memfit-report", "memfit-vocabulary"]),
     ("memfit-ci", &["memfit-devices", "memfit-explain", "memfit-recording", "memfit-report"]),
+    ("memfit-container", &[]),
     (
         "memfit-cli",
         &[
             "memfit-allocator",
             "memfit-cards",
             "memfit-ci",
+            "memfit-container",
             "memfit-view",
             "memfit-devices",
             "memfit-vocabulary",
