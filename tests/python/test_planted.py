@@ -1,6 +1,7 @@
 """Checks scripts/corpus/planted.py: how a bug is planted, and that its lists agree."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -66,6 +67,28 @@ def test_a_finding_in_a_notebook_is_near_where_its_cell_is_that_of_the_bug():
     assert planted.near(finding, bug)
     assert not planted.near({**finding, "cell": 3}, bug)
     assert not planted.near({**finding, "line": 9}, bug)
+
+
+def test_verify_names_edits_that_do_not_apply(tmp_path):
+    mirror = tmp_path / "mirror" / "o+n"
+    mirror.mkdir(parents=True)
+    (mirror / "a.py").write_text("x = 1\n")
+    git = ["git", "-C", str(mirror), "-c", "user.name=n", "-c", "user.email=e"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"]):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+
+    def bug(line, insert):
+        edit = {"at": 1, "remove": 1, "insert": insert}
+        return planted.Bug("o/n", commit, "a.py", line, (), "kind", "why", (edit,))
+
+    def wrong(planted_bug):
+        return planted.verify([planted_bug], tmp_path / "cache", mirror.parent)
+
+    assert wrong(bug(1, ["x = 2"])) == []
+    assert "invalid syntax" in wrong(bug(1, ["x = = 2"]))[0]
+    assert "no line a.py:9" in wrong(bug(9, ["x = 2"]))[0]
+    assert "changes nothing" in wrong(bug(1, ["x = 1"]))[0]
 
 
 def test_a_cell_is_read_without_its_magics():
