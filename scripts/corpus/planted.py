@@ -1,13 +1,13 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
     python scripts/corpus/planted.py --mirror FOLDER [--set first|second] [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted.md]
+        [--write measurements/check-planted.md|measurements/check-planted-second.md]
     python scripts/corpus/planted.py --mirror FOLDER [--set first|second] --verify
 
 Each bug lies in a copy of its own of a stranger's repository, which is read from a git directory in the
 folder of `--mirror`, as run.py reads them. A bug counts as found where a rule that stands for its kind is
 reported within a few lines of it, and was not reported there before. An error or warning on an unchanged
-repository without a label in planted-labels.toml fails the run, and so does one that is back. `--verify`
+repository without a label in the set's file of labels fails the run, and so does one that is back. `--verify`
 applies the edits and parses the results; it runs no linter.
 """
 
@@ -50,6 +50,9 @@ class PlantedSet:
     readings: Path
     # The parts of the bugs, as the page names them.
     titles: dict[str, str]
+    # The heading of the page, and what it says first about the set.
+    heading: str
+    about: str
 
 
 SETS = {
@@ -59,6 +62,9 @@ SETS = {
         HERE / "planted-labels.toml",
         HERE / "planted-readings.toml",
         {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"},
+        "`memfit check` on planted bugs",
+        "A third of the repositories stayed unread while the rules were mended on the others: only its last "
+        "reading says how the mended rules do on code that they have not seen.",
     ),
     # Planted after the rules were mended on the first set, by someone who had not seen a rule.
     "second": PlantedSet(
@@ -67,6 +73,9 @@ SETS = {
         HERE / "planted-second-labels.toml",
         HERE / "planted-second-readings.toml",
         {"second": "bugs of the second set"},
+        "`memfit check` on a second set of planted bugs",
+        "This set was planted blind, after the rules had been mended on the [first set](check-planted.md): its first "
+        "reading says how the mended rules do on code that they have not seen.",
     ),
 }
 
@@ -270,10 +279,11 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         for bug, by in zip(reading.bugs, reading.found, strict=True)
         if by
     }
-    first, last = set(noted["first"]), set(noted["last"])
+    first, last = set(noted["first"]), set(noted.get("last", ()))
+    third = ["unread third, when it was first read"] if "unread" in readings else []
     scripts = {(bug.repository, bug.path) for bug in bugs}
     lines = [
-        "# `memfit check` on planted bugs",
+        f"# {chosen.heading}",
         "",
         f"Made by `python scripts/corpus/planted.py --mirror FOLDER --set {chosen.name} --write FILE`: "
         f"{len(bugs)} bugs of {len({bug.kind for bug in bugs})} kinds, each in a copy of its own of one of "
@@ -283,23 +293,13 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         f"found where a rule that stands for its kind is reported within {NEAR} lines of it.",
         "",
     ]
-    if "unread" in readings:
-        lines += [
-            "A third of the repositories stayed unread while the rules were mended on the others: only its last "
-            "reading says how the mended rules do on code that they have not seen.",
-            "",
-        ]
-    lines += [
-        "| planted bugs found | first reading, before anything was mended | unread third, when it was first read | now |",
-        "|---|---|---|---|",
-    ]
+    columns = ["planted bugs found", "first reading, before anything was mended", *third, "now"]
+    lines += [chosen.about, "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for name, reading in readings.items():
         keys = {bug.key for bug in reading.bugs}
-        third = run.percent(len(keys & last), len(keys)) if name == "unread" else ""
-        lines.append(
-            f"| {chosen.titles[name]} | {run.percent(len(keys & first), len(keys))} | {third} | "
-            f"{run.percent(len(keys & now), len(keys))} |"
-        )
+        unread = [run.percent(len(keys & last), len(keys)) if name == "unread" else "" for _ in third]
+        cells = [run.percent(len(keys & first), len(keys)), *unread, run.percent(len(keys & now), len(keys))]
+        lines.append(f"| {chosen.titles[name]} | {' | '.join(cells)} |")
     lines += [
         "",
         "Each error and warning on the unchanged repositories was read, with the code around it, and so were "
