@@ -1,17 +1,20 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted.md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second] [--memfit COMMAND] [--cache FOLDER]
+        [--write measurements/check-planted.md|measurements/check-planted-second.md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second] --verify
 
 Each bug lies in a copy of its own of a stranger's repository, which is read from a git directory in the
 folder of `--mirror`, as run.py reads them. A bug counts as found where a rule that stands for its kind is
 reported within a few lines of it, and was not reported there before. An error or warning on an unchanged
-repository without a label in planted-labels.toml fails the run, and so does one that is back.
+repository without a label in the set's file of labels fails the run, and so does one that is back. `--verify`
+applies the edits and parses the results; it runs no linter.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import shutil
@@ -30,16 +33,51 @@ sys.path.insert(0, str(HERE))
 
 import run  # noqa: E402
 
-PLANTED = HERE / "planted.jsonl"
 # The rules that stand for each kind.
 KINDS = HERE / "planted-kinds.toml"
-# What was said of the findings on the unchanged repositories, and what earlier readings found.
-LABELS = HERE / "planted-labels.toml"
-READINGS = HERE / "planted-readings.toml"
-# The parts of the bugs, as the page names them.
-TITLES = {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"}
 # How far from the bug a finding may lie: a statement of several lines is reported at its first or last one.
 NEAR = 3
+
+
+@dataclass(frozen=True)
+class PlantedSet:
+    """Bugs that were planted at one time, and the files about them."""
+
+    name: str
+    bugs: Path
+    # What was said of the findings on the unchanged repositories, and what earlier readings found.
+    labels: Path
+    readings: Path
+    # The parts of the bugs, as the page names them.
+    titles: dict[str, str]
+    # The heading of the page, and what it says first about the set.
+    heading: str
+    about: str
+
+
+SETS = {
+    "first": PlantedSet(
+        "first",
+        HERE / "planted.jsonl",
+        HERE / "planted-labels.toml",
+        HERE / "planted-readings.toml",
+        {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"},
+        "`memfit check` on planted bugs",
+        "A third of the repositories stayed unread while the rules were mended on the others: only its last "
+        "reading says how the mended rules do on code that they have not seen.",
+    ),
+    # Planted after the rules were mended on the first set, by someone who had not seen a rule.
+    "second": PlantedSet(
+        "second",
+        HERE / "planted-second.jsonl",
+        HERE / "planted-second-labels.toml",
+        HERE / "planted-second-readings.toml",
+        {"second": "bugs of the second set"},
+        "`memfit check` on a second set of planted bugs",
+        "This set was planted blind, after the rules had been mended on the [first set](check-planted.md): its first "
+        "reading says how the mended rules do on code that they have not seen.",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +86,8 @@ class Bug:
 
     An edit has lines of the planter alone. `at` and `remove` count lines of the original, of which those from
     `at` to `to` may have lost `dedent` columns before; `insert` stands before line `at`. `line` is where the
-    bug is in the changed copy, `also` are other places of it.
+    bug is in the changed copy, `also` are other places of it. In a notebook, edits count lines of the file,
+    and `line` counts those of cell number `cell`, from 1 over all cells.
     """
 
     repository: str
@@ -59,6 +98,7 @@ class Bug:
     kind: str
     why: str
     edits: tuple[dict[str, Any], ...]
+    cell: int | None = None
 
     @property
     def folder(self) -> str:
@@ -66,7 +106,8 @@ class Bug:
 
     @property
     def name(self) -> str:
-        return f"{self.repository}/{self.path}:{self.line}"
+        cell = "" if self.cell is None else f"#{self.cell}"
+        return f"{self.repository}/{self.path}{cell}:{self.line}"
 
     @property
     def key(self) -> str:
@@ -82,8 +123,8 @@ class Bug:
         return [(self.path, self.line), *((path, int(line)) for path, line in others)]
 
 
-def read_bugs() -> list[Bug]:
-    listed = [json.loads(line) for line in PLANTED.read_text().splitlines()]
+def read_bugs(chosen: PlantedSet) -> list[Bug]:
+    listed = [json.loads(line) for line in chosen.bugs.read_text().splitlines()]
     return [
         Bug(**{**bug, "also": tuple(bug.get("also", ())), "edits": tuple(bug["edits"])}) for bug in listed
     ]
@@ -135,8 +176,10 @@ def check(memfit: str, folder: Path) -> list[dict[str, Any]]:
     return [{**finding, "file": finding["file"].removeprefix("./")} for finding in findings]
 
 
-def near(finding: dict[str, Any], places: list[tuple[str, int]]) -> bool:
-    return any(finding["file"] == path and abs(finding["line"] - line) <= NEAR for path, line in places)
+def near(finding: dict[str, Any], bug: Bug) -> bool:
+    return finding.get("cell") == bug.cell and any(
+        finding["file"] == path and abs(finding["line"] - line) <= NEAR for path, line in bug.places()
+    )
 
 
 def new_findings(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -193,14 +236,42 @@ def read(memfit: str, cache: Path, mirror: Path, bugs: list[Bug]) -> Reading:
     found = []
     for bug, after in zip(bugs, reports, strict=True):
         fresh = new_findings(before[bug.folder], after)
-        hits = [f for f in fresh if f["rule"] in kinds[bug.kind] and near(f, bug.places())]
+        hits = [f for f in fresh if f["rule"] in kinds[bug.kind] and near(f, bug)]
         found.append(sorted({f["rule"] for f in hits}))
     return Reading(bugs, found, before)
 
 
-def page(readings: dict[str, Reading], rules: dict[str, str]) -> str:
-    labels = tomllib.loads(LABELS.read_text())
-    noted = tomllib.loads(READINGS.read_text())
+def cell_text(text: str, number: int) -> str:
+    """The code of a cell of a notebook, without its magics."""
+    code = "".join(json.loads(text)["cells"][number - 1]["source"])
+    return "\n".join("pass" if line[:1] in ("%", "!") else line for line in code.split("\n"))
+
+
+def verify(bugs: list[Bug], cache: Path, mirror: Path) -> list[str]:
+    """Applies each edit and parses the result; returns what is wrong."""
+    wrong = []
+    for bug in bugs:
+        folder = cache / "original" / bug.folder
+        export(folder, bug, mirror)
+        original = (folder / bug.path).read_text()
+        text = changed(original, bug.edits)
+        code = text if bug.cell is None else cell_text(text, bug.cell)
+        try:
+            ast.parse(code)
+        except SyntaxError as error:
+            wrong.append(f"{bug.key}: {error}")
+        for path, line in bug.places():
+            there = code if path == bug.path else (folder / path).read_text()
+            if not 0 < line <= len(there.split("\n")):
+                wrong.append(f"{bug.key}: no line {path}:{line}")
+        if text == original:
+            wrong.append(f"{bug.key}: changes nothing")
+    return wrong
+
+
+def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]) -> str:
+    labels = tomllib.loads(chosen.labels.read_text())
+    noted = tomllib.loads(chosen.readings.read_text())
     bugs = [bug for reading in readings.values() for bug in reading.bugs]
     now = {
         bug.key
@@ -208,37 +279,33 @@ def page(readings: dict[str, Reading], rules: dict[str, str]) -> str:
         for bug, by in zip(reading.bugs, reading.found, strict=True)
         if by
     }
-    first, last = set(noted["first"]), set(noted["last"])
+    first, last = set(noted["first"]), set(noted.get("last", ()))
+    third = ["unread third, when it was first read"] if "unread" in readings else []
     scripts = {(bug.repository, bug.path) for bug in bugs}
     lines = [
-        "# `memfit check` on planted bugs",
+        f"# {chosen.heading}",
         "",
-        "Made by `python scripts/corpus/planted.py --mirror FOLDER --write measurements/check-planted.md`: "
+        f"Made by `python scripts/corpus/planted.py --mirror FOLDER --set {chosen.name} --write FILE`: "
         f"{len(bugs)} bugs of {len({bug.kind for bug in bugs})} kinds, each in a copy of its own of one of "
         f"{len(scripts)} scripts from {len({bug.repository for bug in bugs})} repositories of papers, courses, "
         "competitions, tutorials and trainers, pinned by commit. They were chosen and planted before their planter had "
-        "seen a rule of the linter ([planted.jsonl](../scripts/corpus/planted.jsonl) has the edits). A bug counts as "
+        f"seen a rule of the linter ([{chosen.bugs.name}](../scripts/corpus/{chosen.bugs.name}) has the edits). A bug counts as "
         f"found where a rule that stands for its kind is reported within {NEAR} lines of it.",
         "",
-        "A third of the repositories stayed unread while the rules were mended on the others: only its last reading "
-        "says how the mended rules do on code that they have not seen.",
-        "",
-        "| planted bugs found | first reading, before anything was mended | unread third, when it was first read | now |",
-        "|---|---|---|---|",
     ]
+    columns = ["planted bugs found", "first reading, before anything was mended", *third, "now"]
+    lines += [chosen.about, "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for name, reading in readings.items():
         keys = {bug.key for bug in reading.bugs}
-        third = run.percent(len(keys & last), len(keys)) if name == "unread" else ""
-        lines.append(
-            f"| {TITLES[name]} | {run.percent(len(keys & first), len(keys))} | {third} | "
-            f"{run.percent(len(keys & now), len(keys))} |"
-        )
+        unread = [run.percent(len(keys & last), len(keys)) if name == "unread" else "" for _ in third]
+        cells = [run.percent(len(keys & first), len(keys)), *unread, run.percent(len(keys & now), len(keys))]
+        lines.append(f"| {chosen.titles[name]} | {' | '.join(cells)} |")
     lines += [
         "",
         "Each error and warning on the unchanged repositories was read, with the code around it, and so were "
         f"{noted['notes']['read']} notes drawn at random; the labels are in "
-        "[planted-labels.toml](../scripts/corpus/planted-labels.toml) and "
-        "[planted-readings.toml](../scripts/corpus/planted-readings.toml).",
+        f"[{chosen.labels.name}](../scripts/corpus/{chosen.labels.name}) and "
+        f"[{chosen.readings.name}](../scripts/corpus/{chosen.readings.name}).",
         "",
         "| true, of those found | first reading | now |",
         "|---|---|---|",
@@ -276,22 +343,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--set", choices=SETS, default="first")
+    parser.add_argument("--verify", action="store_true", help="apply the edits and parse the results")
     parser.add_argument("--memfit", default=shutil.which("memfit"))
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "planted")
     parser.add_argument("--mirror", type=Path, required=True, help="git directories, as owner+name")
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
+    chosen = SETS[arguments.set]
+    bugs = read_bugs(chosen)
+    if arguments.verify:
+        wrong = verify(bugs, arguments.cache / "verify", arguments.mirror)
+        print(*wrong, f"{len(bugs)} bugs, {len(wrong)} wrong", sep="\n")
+        return int(bool(wrong))
     memfit = str(Path(arguments.memfit).resolve())
     readings = {
         name: read(
             memfit,
             arguments.cache / name,
             arguments.mirror,
-            [bug for bug in read_bugs() if bug.is_unread == (name == "unread")],
+            [bug for bug in bugs if len(chosen.titles) == 1 or bug.is_unread == (name == "unread")],
         )
-        for name in TITLES
+        for name in chosen.titles
     }
-    labels = tomllib.loads(LABELS.read_text())
+    labels = tomllib.loads(chosen.labels.read_text())
     bad = False
     for name, reading in readings.items():
         for bug, by in zip(reading.bugs, reading.found, strict=True):
@@ -302,7 +377,7 @@ def main() -> int:
                 print("without a label, or mended and back:", key)
                 bad = True
     if arguments.write and not bad:
-        arguments.write.write_text(page(readings, run.severities(memfit)))
+        arguments.write.write_text(page(chosen, readings, run.severities(memfit)))
     return int(bad)
 
 
