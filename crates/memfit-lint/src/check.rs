@@ -12,6 +12,7 @@ use memfit_source::{Edit, EditError, Facts, LineIndex, Module, Modules, STACK, S
 use crate::config::Config;
 use crate::files::{self, Input};
 use crate::modules::Library;
+use crate::requirements::{AllowedTorch, Requirements};
 use crate::rule::{Context, Finding, Findings, Project, Rule, Severity};
 use crate::{fix, rules, suppress};
 
@@ -145,7 +146,9 @@ pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> 
     let parsed = parallel_map(&inputs, threads, |input| parse_file(input, &library))?;
     let parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
     let projects = Projects::from_files(&parsed);
-    let files = parallel_map(&parsed, threads, |file| judge(file, config, projects.of_file(&file.path)))?;
+    let files = parallel_map(&parsed, threads, |file| {
+        judge(file, config, projects.of_file(&file.path), projects.torch(&file.path))
+    })?;
     let files =
         files.into_iter().filter(|file| !file.findings.is_empty() || !file.problems.is_empty()).collect();
     // Dropping syntax trees takes time, so it is done on a thread that is not waited for.
@@ -162,7 +165,9 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
         let parsed = parse_text(path, text, &library);
         let mut project = Project::default();
         parsed.parts.iter().for_each(|(_, facts)| project.add(facts));
-        judge(&parsed, config, &project)
+        let mut projects = Projects::default();
+        let (folder, root) = projects.folder_and_root(path);
+        judge(&parsed, config, &project, Requirements::default().of_folder(&folder, &root))
     })?;
     Ok(found.pop().unwrap_or_else(|| Source {
         path: path.to_owned(),
@@ -179,13 +184,18 @@ struct Projects {
     roots: HashMap<PathBuf, PathBuf>,
     by_root: HashMap<PathBuf, Project>,
     none: Project,
+    /// Allowed releases for each folder.
+    torch: HashMap<PathBuf, AllowedTorch>,
 }
 
 impl Projects {
     fn from_files(files: &[Parsed]) -> Self {
         let mut all = Self::default();
+        let mut requirements = Requirements::default();
         for file in files {
-            let root = all.root(&folder_of(&file.path));
+            let (folder, root) = all.folder_and_root(&file.path);
+            let torch = requirements.of_folder(&folder, &root);
+            all.torch.insert(folder, torch);
             let project = all.by_root.entry(root).or_default();
             file.parts.iter().for_each(|(_, facts)| project.add(facts));
         }
@@ -195,6 +205,16 @@ impl Projects {
     fn of_file(&self, path: &Path) -> &Project {
         let root = self.roots.get(&folder_of(path));
         root.and_then(|root| self.by_root.get(root)).unwrap_or(&self.none)
+    }
+
+    fn torch(&self, path: &Path) -> AllowedTorch {
+        self.torch.get(&folder_of(path)).copied().unwrap_or_default()
+    }
+
+    fn folder_and_root(&mut self, path: &Path) -> (PathBuf, PathBuf) {
+        let folder = folder_of(path);
+        let root = self.root(&folder);
+        (folder, root)
     }
 
     fn root(&mut self, folder: &Path) -> PathBuf {
@@ -340,12 +360,13 @@ fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, known: Option<&Module>, 
     }
 }
 
-fn judge(file: &Parsed, config: &Config, project: &Project) -> Source {
+fn judge(file: &Parsed, config: &Config, project: &Project, torch: AllowedTorch) -> Source {
     let lines = OnceCell::new();
     let mut findings = Vec::new();
     let mut problems = file.problems.clone();
     for (snippet, facts) in &file.parts {
-        let judged = || judge_snippet(file, snippet, facts, &lines, config, project);
+        let context = Context { facts, project, torch };
+        let judged = || judge_snippet(file, snippet, &context, &lines, config);
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(judged)) {
             Ok(found) => findings.extend(found),
             Err(_) => problems.push(fault()),
@@ -357,18 +378,17 @@ fn judge(file: &Parsed, config: &Config, project: &Project) -> Source {
 fn judge_snippet(
     file: &Parsed,
     snippet: &Snippet,
-    facts: &Facts,
+    context: &Context<'_>,
     lines: &OnceCell<LineIndex>,
     config: &Config,
-    project: &Project,
 ) -> Vec<Checked> {
+    let facts = context.facts;
     let mut found: Vec<Finding> = Vec::new();
-    let context = Context { facts, project };
     let mut severities: Vec<(&'static str, Severity)> = Vec::new();
     for rule in rules::all() {
         let Some(severity) = config.severity(rule) else { continue };
         severities.push((rule.name, severity));
-        (rule.check)(&context, &mut Findings { rule, found: &mut found });
+        (rule.check)(context, &mut Findings { rule, found: &mut found });
     }
     // Most texts have no findings, so their lines need not be indexed.
     if found.is_empty() && facts.comments.is_empty() {

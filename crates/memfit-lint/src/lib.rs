@@ -13,6 +13,7 @@ mod fix;
 mod mend;
 mod modules;
 mod query;
+mod requirements;
 mod rule;
 mod rules;
 mod suppress;

@@ -4,6 +4,8 @@ pub(crate) use memfit_source::Edit;
 use memfit_source::{Facts, OpKind, Span};
 use serde::{Deserialize, Serialize};
 
+use crate::requirements::AllowedTorch;
+
 /// Severity of a finding, with the same meaning for every rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -65,6 +67,8 @@ pub(crate) struct Context<'a> {
     pub(crate) facts: &'a Facts,
     /// Facts of the rest of the project.
     pub(crate) project: &'a Project,
+    /// PyTorch releases that the project allows.
+    pub(crate) torch: AllowedTorch,
 }
 
 /// Facts of the project's other files about this one.

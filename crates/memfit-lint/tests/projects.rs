@@ -157,3 +157,21 @@ def train(rank, epoch, loader, net_g, net_d, optim_g, optim_d):
         assert_eq!(files_with_finding("recurrent-state-not-detached", &files), [] as [&str; 0], "{count}");
     }
 }
+
+#[test]
+fn advice_that_came_with_a_later_release_is_not_given() {
+    let training = "import torch\nfrom torch.utils.checkpoint import checkpoint\n\
+                    with torch.cuda.amp.autocast():\n    y = checkpoint(block, x)\n";
+    let files = [
+        ("old/setup.py", "install_requires=['torch==1.8.1']"),
+        ("old/src/train.py", training),
+        ("middle/setup.py", ""),
+        ("middle/requirements.txt", "torch>=1.12,<2.0\n"),
+        ("middle/train.py", training),
+        ("new/setup.py", "install_requires=['torch>=1.8']"),
+        ("new/train.py", training),
+    ];
+    assert_eq!(files_with_finding("deprecated-cuda-amp", &files), ["new/train.py"]);
+    let found = files_with_finding("checkpoint-without-use-reentrant", &files);
+    assert_eq!(found, ["middle/train.py", "new/train.py"]);
+}

@@ -34,7 +34,13 @@ pub(super) static RULE: Rule = Rule {
     check,
 };
 
+/// The release that brought the argument.
+const ARGUMENT: (u32, u32) = (1, 11);
+
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    if !context.torch.reaches(ARGUMENT) {
+        return;
+    }
     let facts = context.facts;
     for call in &facts.calls {
         let known = ["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"]

@@ -23,13 +23,22 @@
 //! ## References
 //! - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)
 
+use memfit_source::{Kind, OpKind};
+
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
     Rule { name: "data-parallel", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
-    for call in &context.facts.calls {
+    // An evaluation has no gradients to gather, and a wrapper that only gives names to weights runs nothing.
+    let facts = context.facts;
+    let trains = facts.ops.iter().any(|op| matches!(op.kind, OpKind::Backward(_)))
+        || facts.calls.iter().any(|call| matches!(call.result.kind, Kind::Optimizer));
+    if !trains {
+        return;
+    }
+    for call in &facts.calls {
         if ["torch.nn.DataParallel", "torch.nn.parallel.DataParallel"].iter().any(|path| call.is(path)) {
             findings
                 .report(

@@ -5,7 +5,8 @@
 //!
 //! ## Why
 //! The names are deprecated since PyTorch 2.4, and `torch.amp` provides them for all devices. Measured: 3
-//! calls give 3 times a `FutureWarning`, and none with the new names.
+//! calls give 3 times a `FutureWarning`, and none with the new names. Projects whose requirements allow only
+//! earlier releases, which have no `torch.amp.GradScaler`, have no finding.
 //!
 //! ## Example
 //! ```python
@@ -38,7 +39,13 @@ const MODULES: &[(&str, &str)] = &[
     ("torch.cpu.amp", "cpu"),
 ];
 
+/// The release that deprecated the names.
+const DEPRECATED: (u32, u32) = (2, 4);
+
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    if !context.torch.reaches(DEPRECATED) {
+        return;
+    }
     for call in &context.facts.calls {
         let Some((name, device)) = deprecated(call) else { continue };
         // If the new name is used as well, the old one is a fallback for older releases.

@@ -26,6 +26,8 @@
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
 
+use memfit_source::OpKind;
+
 use crate::query::{catches_all, catches_memory, is_batch_loop};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -55,8 +57,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if searches {
             continue;
         }
-        // A loop around the loop over batches iterates over epochs or phases.
-        let outer = facts.loops.iter().any(|inner| inner.parent == Some(looped));
+        // A loop around the loop over batches, here or in a called function, iterates over epochs or phases.
+        let outer = facts.loops.iter().any(|inner| inner.parent == Some(looped))
+            || facts.ops_in(looped).any(|op| op.deep && matches!(op.kind, OpKind::Step { .. }));
         if outer {
             continue;
         }

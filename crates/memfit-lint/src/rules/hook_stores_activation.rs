@@ -98,8 +98,8 @@ fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -
     let facts = context.facts;
     let trains = facts.functions.iter().any(|function| {
         let name = function.name.rsplit('.').next().unwrap_or_default();
-        function.class.is_some_and(|class| facts.class(class).is_module)
-            && ["forward", "training_step"].contains(&name)
+        // `forward_features(model, x)` is a function of its own in some projects.
+        (name.starts_with("forward") || name == "training_step")
             && context.slice(function.span).contains(target)
     });
     let losses = facts.calls.iter().filter(|call| {

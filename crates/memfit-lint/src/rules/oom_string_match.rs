@@ -5,7 +5,8 @@
 //!
 //! ## Why
 //! `torch.OutOfMemoryError` is a class since PyTorch 2.5 (`torch.cuda.OutOfMemoryError` since 1.13). Messages
-//! change between releases, and those of cuBLAS, cuDNN and NCCL are different.
+//! change between releases, and those of cuBLAS, cuDNN and NCCL are different. Projects whose requirements allow
+//! only releases before 1.13 have no finding.
 //!
 //! ## Example
 //! ```python
@@ -34,7 +35,13 @@ use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 pub(super) static RULE: Rule =
     Rule { name: "oom-string-match", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
 
+/// The release that brought a class of its own for the error.
+const CLASS: (u32, u32) = (1, 13);
+
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    if !context.torch.reaches(CLASS) {
+        return;
+    }
     for search in &context.facts.searches {
         if search.text.to_ascii_lowercase().contains("out of memory") {
             findings

@@ -33,6 +33,9 @@ use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 pub(super) static RULE: Rule =
     Rule { name: "pad-to-max-length", severity: Severity::Note, fixes: Fixes::Never, on: true, check };
 
+/// Tokens below which padding costs next to nothing.
+const SHORT: i64 = 64;
+
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     // Compiled and captured graphs need a fixed shape.
@@ -49,7 +52,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             || matches!(call.target.kind, Kind::Tokenizer)
             || callee.contains("processor")
             || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
-        if let Some(padding) = padding.filter(|_| tokenizes) {
+        let short = call
+            .keyword("max_length")
+            .and_then(|argument| argument.value.int())
+            .is_some_and(|length| length <= SHORT);
+        if let Some(padding) = padding.filter(|_| tokenizes && !short) {
             findings
                 .report(padding.span, "every text is padded to the maximum length")
                 .help("use `padding=True`, or a collator that pads each batch");

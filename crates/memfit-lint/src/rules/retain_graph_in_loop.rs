@@ -85,9 +85,21 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .filter(|call| call.arguments.iter().any(|argument| argument.span == retain))
             .map(|call| facts.remove_argument(call, retain))
             .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
+        // What a function builds is gone when it returns, before the next iteration.
+        let (message, effect) = if op.via.is_some() {
+            (
+                "the graph is kept after the backward pass, but never used again",
+                "each iteration keeps the activations until the called function returns",
+            )
+        } else {
+            (
+                "the graph is kept into the next iteration, but never used again",
+                "each iteration holds the activations of two",
+            )
+        };
         findings
-            .report(retain, "the graph is kept into the next iteration, but never used again")
-            .label(facts.looped(looped).header, "each iteration holds the activations of two")
+            .report(retain, message)
+            .label(facts.looped(looped).header, effect)
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
     }

@@ -1,0 +1,196 @@
+//! The PyTorch releases that a project's requirements allow.
+//!
+//! A replacement that came with a later release is no advice for a project that is pinned to an earlier one.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Maximum bytes of a requirement file that are read.
+const MAX_FILE_BYTES: u64 = 256 << 10;
+/// Maximum entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 4096;
+
+/// A release: its first two numbers.
+type Release = (u32, u32);
+
+/// The PyTorch releases that a project allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AllowedTorch {
+    /// All allowed releases are older than this one; `None` if there is no such limit.
+    below: Option<Release>,
+}
+
+impl AllowedTorch {
+    /// Returns `true` if the project may run with this release or a later one.
+    pub(crate) fn reaches(self, release: Release) -> bool {
+        self.below.is_none_or(|below| release < below)
+    }
+
+    /// The limit that the requirement files of a folder state; `None` if none of them names PyTorch.
+    fn of_folder(folder: &Path) -> Option<Self> {
+        let entries = std::fs::read_dir(folder).ok()?;
+        let files = entries.take(MAX_ENTRIES).flatten().map(|entry| entry.path());
+        // Of several files, such as one for each platform, the one with the latest release counts.
+        files
+            .filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(states_requirements))
+            .filter_map(|path| Self::of_text(&read(&path)?))
+            .reduce(Self::latest)
+    }
+
+    /// The limit in the text of a requirement file; `None` if it does not name PyTorch.
+    fn of_text(text: &str) -> Option<Self> {
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+        lines.flat_map(requirements).reduce(Self::latest)
+    }
+
+    fn latest(self, other: Self) -> Self {
+        Self { below: self.below.zip(other.below).map(|(one, other)| one.max(other)) }
+    }
+}
+
+/// The limits of a project's folders, read once each.
+#[derive(Debug, Default)]
+pub(crate) struct Requirements {
+    folders: HashMap<PathBuf, AllowedTorch>,
+}
+
+impl Requirements {
+    /// The limit for a folder: that of the nearest folder from it up to `root` which states one.
+    pub(crate) fn of_folder(&mut self, folder: &Path, root: &Path) -> AllowedTorch {
+        if let Some(known) = self.folders.get(folder) {
+            return *known;
+        }
+        // Outside of any project, the root is empty.
+        let is_below = folder != root && !root.as_os_str().is_empty() && folder.starts_with(root);
+        let above = || folder.parent().filter(|_| is_below);
+        let found = match (AllowedTorch::of_folder(folder), above()) {
+            (Some(own), _) => own,
+            (None, Some(parent)) => self.of_folder(parent, root),
+            (None, None) => AllowedTorch::default(),
+        };
+        self.folders.insert(folder.to_owned(), found);
+        found
+    }
+}
+
+/// Returns `true` for files that state requirements: pip's, conda's, and those of a package.
+fn states_requirements(name: &str) -> bool {
+    let words = ["requirements", "environment", "conda"];
+    let listed = name.ends_with(".txt") && name.contains("requirements");
+    let conda = [".yml", ".yaml"].iter().any(|end| name.ends_with(end))
+        && words.iter().any(|word| name.contains(word));
+    listed || conda || ["setup.py", "setup.cfg", "pyproject.toml"].contains(&name)
+}
+
+fn read(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The limits that a line states for PyTorch.
+fn requirements(line: &str) -> Vec<AllowedTorch> {
+    let mut found = Vec::new();
+    for (at, _) in line.match_indices("torch") {
+        let (before, after) = (&line[..at], &line[at + "torch".len()..]);
+        let conda = before.ends_with("py");
+        let before = if conda { &before[..before.len() - 2] } else { before };
+        let part_of_a_name = |c: char| c.is_alphanumeric() || "-_./".contains(c);
+        if before.ends_with(part_of_a_name) || after.starts_with(|c: char| part_of_a_name(c) || c == ':') {
+            continue;
+        }
+        let stated = after.split(['"', '\'', ';', ')']).next().unwrap_or_default().trim();
+        let stated = stated.trim_start_matches('(');
+        // Without a release, `pytorch` is a channel of conda's.
+        if conda && stated.is_empty() {
+            continue;
+        }
+        found.push(AllowedTorch { below: stated.split(',').filter_map(limit).min() });
+    }
+    found
+}
+
+/// The first release beyond a constraint such as `==1.8.1`, `<=1.13`, `<2`, `~=1.8.0` or conda's `=1.8=py3_cuda`.
+fn limit(constraint: &str) -> Option<Release> {
+    let constraint = constraint.trim();
+    let number = constraint.find(|c: char| c.is_ascii_digit())?;
+    let (operator, version) = constraint.split_at(number);
+    let version = version.split(|c: char| !(c.is_ascii_digit() || c == '.')).next().unwrap_or_default();
+    let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
+    let (major, minor) = (*numbers.first()?, numbers.get(1).copied());
+    match operator.trim() {
+        "==" | "=" | "===" | "<=" => Some(minor.map_or((major + 1, 0), |minor| (major, minor + 1))),
+        "~=" if numbers.len() > 2 => Some((major, minor.unwrap_or_default() + 1)),
+        "~=" => Some((major + 1, 0)),
+        "<" => Some((major, minor.unwrap_or_default())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_as_pip_and_conda_mean_them() {
+        for (text, expected) in [
+            ("torch==1.8.1", Some(Some((1, 9)))),
+            ("numpy\ntorch == 2.0.1 # the one that we tried\n", Some(Some((2, 1)))),
+            ("torch<=1.13", Some(Some((1, 14)))),
+            ("torch>=1.7,<2.0", Some(Some((2, 0)))),
+            ("torch<2", Some(Some((2, 0)))),
+            ("torch~=1.8.0", Some(Some((1, 9)))),
+            ("torch~=1.8", Some(Some((2, 0)))),
+            ("torch==1.*", Some(Some((2, 0)))),
+            ("torch==1.8.1+cu111; sys_platform != 'darwin'", Some(Some((1, 9)))),
+            ("install_requires=['numpy', 'torch==1.9', 'tqdm']", Some(Some((1, 10)))),
+            ("dependencies = [\"torch (>=1.9,<2.3)\"]", Some(Some((2, 3)))),
+            ("  - pytorch=1.8.1=py3.8_cuda11.1_cudnn8.0.5_0", Some(Some((1, 9)))),
+            ("channels:\n  - pytorch\ndependencies:\n  - pytorch=1.8", Some(Some((1, 9)))),
+            ("torch>=2.0", Some(None)),
+            ("torch", Some(None)),
+            // Another line for another platform.
+            ("torch==1.8.1\ntorch==2.1.0", Some(Some((2, 2)))),
+            ("torch==1.8.1\ntorch", Some(None)),
+            ("torchvision==0.9.1\npytorch-lightning==1.2\ntorch-geometric==1.7", None),
+            ("channels:\n  - pytorch", None),
+            ("import torch.nn as nn", None),
+            ("", None),
+        ] {
+            let found = AllowedTorch::of_text(text).map(|allowed| allowed.below);
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_folder_counts_and_none_above_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for folder in ["project/old/src", "project/new"] {
+            std::fs::create_dir_all(path(folder)).unwrap();
+        }
+        std::fs::write(path("requirements.txt"), "torch==1.5").unwrap();
+        std::fs::write(path("project/requirements-dev.txt"), "torch==2.4").unwrap();
+        std::fs::write(path("project/old/conda_env.yml"), "  - pytorch=1.8.1").unwrap();
+        let mut requirements = Requirements::default();
+        let mut reaches =
+            |folder: &str, release| requirements.of_folder(&path(folder), &path("project")).reaches(release);
+        assert!(!reaches("project/old/src", (1, 11)));
+        assert!(reaches("project/old/src", (1, 8)));
+        assert!(reaches("project/new", (2, 4)));
+        assert!(!reaches("project/new", (2, 5)));
+        std::fs::create_dir(path("alone")).unwrap();
+        assert!(Requirements::default().of_folder(&path("alone"), Path::new("")).reaches((9, 0)));
+    }
+
+    #[test]
+    fn no_text_is_too_strange() {
+        for text in
+            ["torch==", "torch==9999999999999.1", "torch==1.8.", "torch(((", "torch\u{e9}==1", "é torch <"]
+        {
+            let _read = AllowedTorch::of_text(text);
+        }
+    }
+}
