@@ -112,7 +112,8 @@ fn requirements(line: &str) -> Vec<AllowedTorch> {
     found
 }
 
-/// The first release beyond a constraint such as `==1.8.1`, `<=1.13`, `<2`, `~=1.8.0` or conda's `=1.8=py3_cuda`.
+/// The first release beyond a constraint such as `==1.8.1`, `<=1.13`, `<2`, `~=1.8.0` or conda's
+/// `=1.8=py3_cuda`.
 fn limit(constraint: &str) -> Option<Release> {
     let constraint = constraint.trim();
     let number = constraint.find(|c: char| c.is_ascii_digit())?;

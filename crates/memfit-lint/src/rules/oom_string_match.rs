@@ -5,8 +5,8 @@
 //!
 //! ## Why
 //! `torch.OutOfMemoryError` is a class since PyTorch 2.5 (`torch.cuda.OutOfMemoryError` since 1.13). Messages
-//! change between releases, and those of cuBLAS, cuDNN and NCCL are different. Projects whose requirements allow
-//! only releases before 1.13 have no finding.
+//! change between releases, and those of cuBLAS, cuDNN and NCCL are different. Projects whose requirements
+//! allow only releases before 1.13 have no finding.
 //!
 //! ## Example
 //! ```python
