@@ -77,11 +77,12 @@ impl Requirements {
 
 /// Returns `true` for files that state requirements: pip's, conda's, and those of a package.
 fn states_requirements(name: &str) -> bool {
-    let words = ["requirements", "environment", "conda"];
-    let listed = name.ends_with(".txt") && name.contains("requirements");
-    let conda = [".yml", ".yaml"].iter().any(|end| name.ends_with(end))
-        && words.iter().any(|word| name.contains(word));
-    listed || conda || ["setup.py", "setup.cfg", "pyproject.toml"].contains(&name)
+    let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
+    match extension {
+        "txt" => stem.contains("requirements"),
+        "yml" | "yaml" => ["requirements", "environment", "conda"].iter().any(|word| stem.contains(word)),
+        _ => ["setup.py", "setup.cfg", "pyproject.toml"].contains(&name),
+    }
 }
 
 fn read(path: &Path) -> Option<String> {
