@@ -182,19 +182,14 @@ impl<'call> Call<'call> {
         let path = Path::new(word);
         let is_path = path.components().count() > 1;
         let is_script = path.extension().is_some_and(|extension| extension == "py" || extension == "sh");
-        match path.file_stem().filter(|_| is_path && !is_script) {
-            Some(_) => {
-                let name = path.file_name().unwrap_or_default();
-                let name =
-                    if self.host.system == System::Windows { path.file_stem().unwrap_or(name) } else { name };
-                self.replaced = Some(word.to_string_lossy().into_owned());
-                name.to_owned()
-            }
-            None => {
-                self.mount_outside(word);
-                self.guest_word(word)
-            }
+        if !is_path || is_script {
+            self.mount_outside(word);
+            return self.guest_word(word);
         }
+        self.replaced = Some(word.to_string_lossy().into_owned());
+        let windows = self.host.system == System::Windows;
+        let name = if windows { path.file_stem() } else { path.file_name() };
+        name.unwrap_or(word).to_owned()
     }
 }
 
