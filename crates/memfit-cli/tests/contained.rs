@@ -1,5 +1,7 @@
 //! Verbs in a container, with engines that write down how they were called.
 
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -117,7 +119,7 @@ fn an_engine_that_cannot_start_the_container_gives_no_answer() {
 fn what_is_missing_is_told_with_the_command_that_mends_it() {
     let run = ["run", "--container", "--gpu", "t4", "--", "python", "train.py"];
     let mine = ["run", "--container=mine", "--gpu", "t4", "--", "python", "train.py"];
-    let mut told = String::new();
+    let mut told = Vec::new();
     for (title, engines, arguments, variables) in [
         ("no engine", &[][..], run, &[][..]),
         ("no image", &["docker"], run, &[]),
@@ -131,9 +133,9 @@ fn what_is_missing_is_told_with_the_command_that_mends_it() {
     ] {
         let output = Place::new(engines).memfit(&arguments, variables);
         assert_eq!(output.status.code(), Some(2), "{title}");
-        told += &format!("--- {title}\n{}", text(&output));
+        told.push(format!("--- {title}\n{}", text(&output)));
     }
-    insta::assert_snapshot!(told);
+    insta::assert_snapshot!(told.concat());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
-use crate::{ContainerError, Engine, Host, INSIDE, System};
+use crate::{ContainerError, Engine, Host, INSIDE};
 
 /// Variables of the environment that the container gets: those by which scripts, PyTorch and memfit are
 /// configured.
@@ -36,15 +36,6 @@ const OWN_FOLDERS: &[&str] = &[
     "/usr", "/var",
 ];
 
-/// A folder or file that the container sees under the path that it has on the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Path on the host.
-    pub source: PathBuf,
-    /// Path in the container.
-    pub target: String,
-}
-
 /// A command in a container.
 #[derive(Clone, Debug)]
 pub struct Call<'call> {
@@ -52,7 +43,8 @@ pub struct Call<'call> {
     image: &'call str,
     host: &'call Host,
     arguments: Vec<OsString>,
-    mounts: Vec<Mount>,
+    /// Folders and files that the container sees under the paths that they have here.
+    mounts: Vec<PathBuf>,
     /// The interpreter or program of this machine that was replaced by the container's own.
     pub replaced: Option<String>,
 }
@@ -67,8 +59,7 @@ impl<'call> Call<'call> {
         command: &[OsString],
     ) -> Result<Self, ContainerError> {
         let project = host.project();
-        let target = host.system.guest_path(project);
-        if OWN_FOLDERS.contains(&target.as_str()) {
+        if is_own_folder(project) {
             return Err(ContainerError::SystemFolder { folder: project.to_owned() });
         }
         let mut call = Self {
@@ -76,7 +67,7 @@ impl<'call> Call<'call> {
             image,
             host,
             arguments: vec!["memfit".into()],
-            mounts: vec![Mount { source: project.to_owned(), target }],
+            mounts: vec![project.to_owned()],
             replaced: None,
         };
         call.add(own);
@@ -93,13 +84,12 @@ impl<'call> Call<'call> {
     fn add(&mut self, words: &[OsString]) {
         for word in words {
             self.mount_outside(word);
-            let word = self.guest_word(word);
-            self.arguments.push(word);
+            self.arguments.push(word.clone());
         }
     }
 
     /// The folders and files that the container sees.
-    pub fn mounts(&self) -> &[Mount] {
+    pub fn mounts(&self) -> &[PathBuf] {
         &self.mounts
     }
 
@@ -112,7 +102,7 @@ impl<'call> Call<'call> {
         }
         option("shm-size", SHARED_MEMORY.to_owned());
         option("env", format!("{INSIDE}=1"));
-        if let (System::Linux, Some((user, group))) = (self.host.system, self.host.user) {
+        if let Some((user, group)) = self.host.user {
             match self.engine {
                 // A container without root rights maps the user that it starts as to root.
                 Engine::Podman if user != 0 => option("userns", "keep-id".to_owned()),
@@ -122,57 +112,39 @@ impl<'call> Call<'call> {
             option("env", "HOME=/tmp".to_owned());
         }
         for mount in &self.mounts {
-            option("mount", mount.to_option());
+            option("mount", mount_option(mount));
         }
-        for (variable, mount) in self.caches() {
-            option("env", format!("{variable}={}", mount.target));
-            option("mount", mount.to_option());
+        for (variable, folder) in self.caches() {
+            option("env", format!("{variable}={}", folder.display()));
+            option("mount", mount_option(folder));
         }
         let passed = self.host.variables.iter().filter(|name| is_passed(name));
         for name in passed {
             option("env", name.clone());
         }
-        option("workdir", self.host.system.guest_path(&self.host.folder));
+        option("workdir", self.host.folder.display().to_string());
         line.push(self.image.into());
         line.extend(self.arguments.iter().cloned());
         line
     }
 
     /// The folders of downloaded models that are not mounted already.
-    fn caches(&self) -> impl Iterator<Item = (&'static str, Mount)> {
-        let there = self.host.caches.iter().filter(|(_, folder)| folder.is_dir());
-        there.filter(|(_, folder)| !self.is_mounted(folder)).map(|(variable, source)| {
-            (*variable, Mount { source: source.clone(), target: self.host.system.guest_path(source) })
-        })
+    fn caches(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let there = self.host.caches.iter().map(|(variable, folder)| (*variable, folder.as_path()));
+        there.filter(|(_, folder)| folder.is_dir() && !self.is_mounted(folder))
     }
 
     fn is_mounted(&self, path: &Path) -> bool {
-        self.mounts.iter().any(|mount| path.starts_with(&mount.source))
+        self.mounts.iter().any(|mount| path.starts_with(mount))
     }
 
     /// Mounts the file or folder that a word names, if it is outside of the project. Where it is not there
     /// yet, as a file that is to be written, its folder is mounted.
     fn mount_outside(&mut self, word: &OsStr) {
         let Some(path) = named_path(word).map(|path| absolute(&self.host.folder, path)) else { return };
-        let Some(source) = path.ancestors().take(2).find(|path| path.exists()) else { return };
-        let target = self.host.system.guest_path(source);
-        if !self.is_mounted(source) && !OWN_FOLDERS.contains(&target.as_str()) {
-            self.mounts.push(Mount { source: source.to_owned(), target });
-        }
-    }
-
-    /// A word as the container reads it: paths of Windows are other ones there.
-    fn guest_word(&self, word: &OsStr) -> OsString {
-        if self.host.system != System::Windows {
-            return word.to_owned();
-        }
-        let text = word.to_string_lossy();
-        let (option, value) = split_option(&text);
-        let is_path = value.contains('\\') && absolute(&self.host.folder, Path::new(value)).exists();
-        if is_path || named_path(word).is_some() {
-            format!("{option}{}", System::Windows.guest_path(Path::new(value))).into()
-        } else {
-            word.to_owned()
+        let Some(there) = path.ancestors().take(2).find(|path| path.exists()) else { return };
+        if !self.is_mounted(there) && !is_own_folder(there) {
+            self.mounts.push(there.to_owned());
         }
     }
 
@@ -184,28 +156,25 @@ impl<'call> Call<'call> {
         let is_script = path.extension().is_some_and(|extension| extension == "py" || extension == "sh");
         if !is_path || is_script {
             self.mount_outside(word);
-            return self.guest_word(word);
+            return word.to_owned();
         }
         self.replaced = Some(word.to_string_lossy().into_owned());
-        let windows = self.host.system == System::Windows;
-        let name = if windows { path.file_stem() } else { path.file_name() };
-        name.unwrap_or(word).to_owned()
+        path.file_name().unwrap_or(word).to_owned()
     }
 }
 
-impl Mount {
-    /// The value of `--mount`, in the engines' own form of comma-separated fields.
-    fn to_option(&self) -> String {
-        let field = |name: &str, value: &str| {
-            let field = format!("{name}={value}");
-            if field.contains([',', '"']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
-        };
-        format!(
-            "type=bind,{},{}",
-            field("source", &self.source.to_string_lossy()),
-            field("target", &self.target)
-        )
-    }
+/// The value of `--mount`, in the engines' own form of comma-separated fields.
+fn mount_option(path: &Path) -> String {
+    let field = |name: &str| {
+        let field = format!("{name}={}", path.display());
+        if field.contains([',', '"']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
+    };
+    format!("type=bind,{},{}", field("source"), field("target"))
+}
+
+/// Returns `true` for folders of the image's own system.
+fn is_own_folder(path: &Path) -> bool {
+    OWN_FOLDERS.iter().any(|own| path == Path::new(own))
 }
 
 fn is_passed(name: &str) -> bool {
@@ -213,17 +182,11 @@ fn is_passed(name: &str) -> bool {
     wanted && !NOT_PASSED.contains(&name)
 }
 
-/// Splits `--option=value`; the first part is empty for other words.
-fn split_option(word: &str) -> (&str, &str) {
-    match word.split_once('=') {
-        Some((option, value)) if option.starts_with('-') => (&word[..=option.len()], value),
-        _ => ("", word),
-    }
-}
-
 /// The path outside of the current folder that a word may name: an absolute one, or one that goes up.
 fn named_path(word: &OsStr) -> Option<&Path> {
-    let path = Path::new(split_option(word.to_str()?).1);
+    let text = word.to_str()?;
+    let value = text.split_once('=').filter(|(option, _)| option.starts_with('-')).map(|(_, value)| value);
+    let path = Path::new(value.unwrap_or(text));
     let goes_up = path.components().next() == Some(Component::ParentDir);
     (path.is_absolute() || goes_up).then_some(path)
 }

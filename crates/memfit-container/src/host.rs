@@ -7,50 +7,11 @@ use std::path::{Path, PathBuf};
 /// own folder.
 const CACHES: [(&str, &str); 2] = [("HF_HOME", ".cache/huggingface"), ("TORCH_HOME", ".cache/torch")];
 
-/// An operating system, as far as its paths and users differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
-    /// Linux: files that the container writes belong to the user that it runs as.
-    Linux,
-    /// macOS: the engine runs a virtual machine, which writes files as the user.
-    MacOs,
-    /// Windows: as macOS, with other paths.
-    Windows,
-}
-
-impl System {
-    /// This one.
-    pub const HERE: Self = if cfg!(windows) {
-        Self::Windows
-    } else if cfg!(target_os = "macos") {
-        Self::MacOs
-    } else {
-        Self::Linux
-    };
-
-    /// The path that a file or folder of this system has in the container: its own, where it is one of Linux.
-    /// `C:\data` becomes `/c/data`.
-    pub fn guest_path(self, path: &Path) -> String {
-        let text = path.to_string_lossy();
-        if self != Self::Windows {
-            return text.into_owned();
-        }
-        // Canonical paths begin so.
-        let text = text.strip_prefix(r"\\?\").unwrap_or(&text);
-        let text = text.replace('\\', "/");
-        match text.split_once(':') {
-            Some((drive, rest)) if drive.len() == 1 => format!("/{}{rest}", drive.to_lowercase()),
-            _ => text,
-        }
-    }
-}
-
 /// What the command line depends on.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// The operating system.
-    pub system: System,
-    /// User and group that own the user's files; `None` where the engine sees to it.
+    /// User and group that own the user's files; `None` on macOS, where the engine's virtual machine writes
+    /// files as the user.
     pub user: Option<(u32, u32)>,
     /// The current folder.
     pub folder: PathBuf,
@@ -73,8 +34,8 @@ impl Host {
             Some((variable, named.or_else(|| Some(home.as_ref()?.join(default)))?))
         };
         Self {
-            system: System::HERE,
-            user: owner(),
+            user: (!cfg!(target_os = "macos"))
+                .then(|| (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())),
             caches: CACHES.into_iter().filter_map(cache).collect(),
             folder,
             home,
@@ -93,16 +54,4 @@ impl Host {
             .find(|folder| folder.join(".git").exists())
             .unwrap_or(&self.folder)
     }
-}
-
-/// The user and group of this process.
-#[cfg(unix)]
-#[expect(clippy::unnecessary_wraps, reason = "Windows has none")]
-fn owner() -> Option<(u32, u32)> {
-    Some((rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()))
-}
-
-#[cfg(not(unix))]
-fn owner() -> Option<(u32, u32)> {
-    None
 }

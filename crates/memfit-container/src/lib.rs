@@ -12,10 +12,10 @@ mod engine;
 mod error;
 mod host;
 
-pub use call::{Call, Mount};
+pub use call::Call;
 pub use engine::Engine;
 pub use error::ContainerError;
-pub use host::{Host, System};
+pub use host::Host;
 
 /// Environment variable that tells memfit that it is in a container already: settings of the project, which
 /// it reads there, too, may ask for one.

@@ -34,7 +34,7 @@ pub(crate) struct ScriptArgs {
     pub(crate) confidential: bool,
 
     /// Run in a container of this image [default: memfit's own], with docker, podman, nerdctl or finch. On
-    /// macOS and Windows this is always so.
+    /// macOS this is always so.
     #[arg(
         long,
         value_name = "IMAGE",

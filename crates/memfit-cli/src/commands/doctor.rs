@@ -23,17 +23,14 @@ pub(crate) fn doctor(
     printer: &Printer,
 ) -> Result<Exit, CliError> {
     let mut checks = vec![good("memfit", crate::VERSION.to_owned())];
-    match preflight::system() {
-        Ok(system) => {
-            checks.push(good("system", system));
-            checks.extend(everything_here(settings, home));
-        }
+    if let Ok(system) = preflight::system() {
+        checks.push(good("system", system));
+        checks.extend(everything_here(settings, home));
+    } else {
         // Scripts run in a container, whose own doctor sees the rest.
-        Err(_) => {
-            let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
-            checks.push(good("system", format!("{system}: scripts run in a container")));
-            checks.push(container(settings));
-        }
+        let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
+        checks.push(good("system", format!("{system}: scripts run in a container")));
+        checks.push(container(settings));
     }
     let report = DoctorReport::new(checks);
     let canvas = printer.canvas();
