@@ -4,7 +4,7 @@
 
 The working folder is a checkout of the author's repository; SCRIPT is a file in it, or a module's dotted
 name. With `--call` the script is imported, and the expressions are evaluated among its names: functions
-that a hosted service would call. `--without` replaces a module that draws or reaches a service by one that
+that a hosted service would call. `--without` replaces a module that draws or reaches a service with one that
 does nothing. `--on-device` makes weights on the GPU, where the author moves them there: the host could not
 hold them.
 """

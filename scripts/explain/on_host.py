@@ -52,7 +52,7 @@ class Stop(BaseException):
 
 
 class AsDouble(torch.overrides.TorchFunctionMode):
-    """Replaces floating-point types by float64."""
+    """Replaces floating-point types with float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wide(value: Any) -> Any:

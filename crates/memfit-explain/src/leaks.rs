@@ -25,7 +25,7 @@ pub(crate) struct Leak {
     pub steps: u64,
     /// Step in which memory runs out if nothing else grows; `None` if the limit is unknown.
     pub dies_at: Option<u64>,
-    /// `true` if one block is replaced by a larger one each time, such as by `torch.cat`.
+    /// `true` if one block is replaced by a larger one each time, as by `torch.cat`.
     pub rebuilt: bool,
     /// Blocks, as indices in the track.
     pub blocks: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Replaces hand-written attention by `scaled_dot_product_attention`, which does not materialise the score
+//! Replaces hand-written attention with `scaled_dot_product_attention`, which does not materialise the score
 //! matrix.
 
 use memfit_source::{Edit, Expression, ExpressionKind as Kind, Operator, Span, Statement, StatementKind};

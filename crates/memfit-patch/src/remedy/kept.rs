@@ -96,7 +96,7 @@ pub(super) fn change(
 const CONCATENATIONS: &[&str] = &["cat", "concat", "concatenate", "hstack", "vstack", "row_stack"];
 
 impl Code<'_> {
-    /// Returns `true` if a line replaces a tensor by its concatenation with others:
+    /// Returns `true` if a line replaces a tensor with its concatenation with others:
     /// `self.keys = torch.cat([self.keys, new])`.
     pub fn is_concatenated(&self, site: &Site) -> bool {
         let Some(scene) = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok()) else {
