@@ -7,16 +7,16 @@
 #   make generated  write everything that is made from the code: pages, schemas, result types
 #   make ages     the pages of measurements that are older than the code they measure
 #   make accuracy  published figures on virtual GPUs, those without a result; ACCURACY=FOLDER has the repositories; hours
-#   make bench    how fast it is, beside what PyTorch has for the purpose
+#   make bench    how fast it is, compared with PyTorch's own tools
 #   make scale    how time and memory grow with layers, ranks, events, files, images
 #   make torture  soak and fault injection of every part; takes hours, SCALE=0.1 for a tenth of them
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
 #   make properties  all properties with a hundred seeds, where `make test` has one
-#   make parallel  parallel plans on 2, 4 and 8 gloo processes beside one process, with faults; takes an hour
+#   make parallel  parallel plans on 2, 4 and 8 gloo processes, compared with one process, with faults; takes an hour
 #   make models   every order in which threads of ARM may see what processes share, checked with loom
 #   make sanitizers  the Rust tests of unsafe code and shared memory under the sanitizers of a nightly compiler
 #   make mutants  mutants of the deciding crates that no test notices; takes cargo-mutants, and hours
-#   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
+#   make differential  the replay compared with PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
 #   make atlas    the largest batch of common models on each GPU; rewrites docs/atlas.md; hours, ATLAS_MINUTES=30 goes on later
 #   make integrations  trainers of other libraries with memfit, with the oldest and the newest supported releases
@@ -45,7 +45,7 @@ ATLAS_MINUTES ?= inf
 GENERATORS   := schemas results api overhead
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
-# Where Python may not write bytecode, each of a thousand processes of the tests would compile PyTorch anew.
+# Where Python may not write bytecode, each of a thousand processes of the tests would compile PyTorch again.
 export UV_COMPILE_BYTECODE := 1
 # Stamps say what was installed, so that a second run installs nothing.
 STAMPS       := $(VENV)/stamps
@@ -102,7 +102,7 @@ generated: $(STAMPS)/venv
 ages:
 	@$(PYTHON) scripts/measurements/index.py
 
-# Two releases of torch, as most sources state them. mmcv without its compiled operators, beside the packages of 2022
+# Two releases of torch, as most sources state them. mmcv without its compiled operators, next to the packages of 2022
 # that were published with it.
 accuracy: requirements/accuracy.txt $(STAMPS)/memfit
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-accuracy-2.6

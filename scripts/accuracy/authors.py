@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     here = Path.cwd()
-    # Where the repositories of this kind keep their packages.
+    # Folders in which such repositories keep their packages.
     folders = [here, here / "cs336-basics", (here / args.script).parent]
     sys.path[1:1] = [str(folder) for folder in folders if folder.is_dir()]
     for name in args.without:

@@ -3,10 +3,10 @@
     python scripts/corpus/planted.py --mirror FOLDER [--memfit COMMAND] [--cache FOLDER]
         [--write measurements/check-planted.md]
 
-Each bug lies in a copy of its own of a stranger's repository, which is read from a git directory in the
-folder of `--mirror`, as run.py reads them. A bug counts as found where a rule that stands for its kind is
-reported within a few lines of it, and was not reported there before. An error or warning on an unchanged
-repository without a label in planted-labels.toml fails the run, and so does one that is back.
+Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
+`--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
+and was not reported there before. The run fails if an error or warning on an unchanged repository has no
+label in planted-labels.toml, or if a fixed false finding is back.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ import run  # noqa: E402
 PLANTED = HERE / "planted.jsonl"
 # The rules that stand for each kind.
 KINDS = HERE / "planted-kinds.toml"
-# What was said of the findings on the unchanged repositories, and what earlier readings found.
+# Labels of the findings on the unchanged repositories, and results of earlier readings.
 LABELS = HERE / "planted-labels.toml"
 READINGS = HERE / "planted-readings.toml"
 # The parts of the bugs, as the page names them.
 TITLES = {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"}
-# How far from the bug a finding may lie: a statement of several lines is reported at its first or last one.
+# Maximum distance of a finding from the bug: a statement of several lines is reported at its first or last
+# one.
 NEAR = 3
 
 
@@ -151,7 +152,7 @@ def new_findings(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> l
 
 
 def examine(memfit: str, cache: Path, bug: Bug, index: int) -> list[dict[str, Any]]:
-    """What is newly reported in the copy with the bug."""
+    """Return the new findings in the copy with the bug."""
     original = cache / "original" / bug.folder
     copy = cache / "planted" / f"{index:03}"
     shutil.rmtree(copy, ignore_errors=True)
@@ -163,7 +164,7 @@ def examine(memfit: str, cache: Path, bug: Bug, index: int) -> list[dict[str, An
 
 @dataclass(frozen=True)
 class Reading:
-    """What is reported in the changed copies of a part of the bugs, and in the unchanged repositories."""
+    """Return the findings in the changed copies of some bugs, and in the unchanged repositories."""
 
     bugs: list[Bug]
     # The rules that name each bug.

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(memfit.__file__).parent / "_probe"))
 from memfit_probe.host import devices
 from memfit_probe.host.draws import Draws
 
-# Processor time, after which the numbers up to there are compared.
+# CPU time, after which the numbers up to there are compared.
 SECONDS = 3
 # A single operation that takes long cannot be interrupted, only killed; a script may wait for something, too.
 KILLED_AFTER = 10
@@ -67,7 +67,7 @@ class AsDouble(torch.overrides.TorchFunctionMode):
 
 
 class Records:
-    """What the script computed, in order, by kind."""
+    """Results of the script, in order, by kind."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, list[Any]] = {}

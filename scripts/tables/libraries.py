@@ -3,7 +3,7 @@ docs/libraries.md.
 
     python scripts/tables/libraries.py [--python PATH] [--only WORDS]
 
-The interpreter needs what requirements/libraries.txt names. Results are kept beside the page, so that
+The interpreter needs what requirements/libraries.txt names. Results are kept next to the page, so that
 `--only` runs the cases whose names hold these words again, and leaves the other rows as they were.
 """
 
