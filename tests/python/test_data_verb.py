@@ -52,7 +52,7 @@ def test_the_report_describes_the_folder(tmp_path: Path) -> None:
     done = run(str(tmp_path), "--measure", "0")
     assert "16 images in" in done.stdout
     # Lines are broken where the terminal ends.
-    assert "page.jpg: it is no image" in " ".join(done.stdout.split())
+    assert "page.jpg: it is not an image" in " ".join(done.stdout.split())
     assert "What to change" in done.stdout
 
 
