@@ -280,8 +280,8 @@ impl Screen {
             if let Some((end, _)) = text.match_indices('\n').nth(room - 1) {
                 shown = &text[..=end];
             }
-            // Moves to the first line of the last drawing and erases from there. These are no styles, so they
-            // bypass the writer that strips styles.
+            // Moves to the first line of the last drawing and erases from there. These are not styles, so
+            // they bypass the writer that strips styles.
             let _gone = match self.lines {
                 0 => Ok(()),
                 lines => write!(out, "\x1b[{lines}A\r\x1b[J"),
