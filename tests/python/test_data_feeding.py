@@ -1,4 +1,4 @@
-"""`memfit data --loader`: a script's own `DataLoader`, measured beside the card that it feeds."""
+"""`memfit data --loader`: a script's own `DataLoader`, compared with the speed of the GPU that it feeds."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_labels_that_are_ignored_in_a_later_part_are_seen() -> None:
 
 
 def check(loss: Any, micro: int, *, equal: bool, **settings: Any) -> None:
-    """A step in parts beside one of plain torch: equal, or refused and done only where that is allowed."""
+    """A step in micro-batches gives the result of plain torch, or is refused unless `allow` permits it."""
     torch.manual_seed(0)
     model = Perceptron().double()
     plain = copy.deepcopy(model)
