@@ -264,13 +264,12 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
         "in strangers*.txt). Each error and warning was read, with the code around it; the labels and their reasons are in "
         f"{files}.",
         "",
-        f"The rules were written with {corpus[AT_HAND].count()} packages at hand ({results[AT_HAND][1]} files), and mended "
-        "where these showed them wrong. Then others were read for the first time, one list after the other: "
+        f"The rules were developed with {corpus[AT_HAND].count()} packages ({results[AT_HAND][1]} files). "
+        "Then the findings in other lists were read for the first time, one list after another: "
         + ", ".join(f"{corpus[name].description(name)} ({results[name][1]} files)" for name in unseen)
-        + ". What was wrong there was mended too, so that only a first reading says how the rules do on code that they "
-        "have not seen.",
+        + ". Faults that these showed were fixed, too, so only a first reading shows how the rules do on unseen code.",
         "",
-        "| true, of those found | errors | warnings |",
+        "| true findings | errors | warnings |",
         "|---|---|---|",
     ]
     for name in unseen:
@@ -296,8 +295,8 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
         lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
         for finding in serious(results[name][0]):
             lines.append(finding_row(key(finding), labels[name][key(finding)]))
-    lines += ["", "## What a first reading found, and is no longer found", ""]
-    lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
+    lines += ["", "## False findings of a first reading that were fixed", ""]
+    lines += ["| finding | rule | why | fix |", "|---|---|---|---|"]
     for name in unseen:
         lines += mended_rows(labels[name])
     return "\n".join(lines) + "\n"
