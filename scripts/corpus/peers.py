@@ -194,7 +194,7 @@ def main() -> int:
     said = tomllib.loads((HERE / "peers.toml").read_text()) if (HERE / "peers.toml").exists() else {}
     table, unsaid = compared(results, said)
     lines = [
-        "# Compared with other linters",
+        "# Beside other linters",
         "",
         "Made by `python scripts/corpus/peers.py`: torch-preflight 0.5.0 and TorchFix 0.7.0 (with all of its rules), each in "
         "an environment of its own, and `memfit check`, one after the other on each package.",
