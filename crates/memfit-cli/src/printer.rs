@@ -28,7 +28,7 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
-    /// On terminals, unless `NO_COLOR` or `CLICOLOR=0` is set; anywhere if `FORCE_COLOR` or `CLICOLOR_FORCE`
+    /// On terminals, unless `NO_COLOR` or `CLICOLOR=0` is set; always if `FORCE_COLOR` or `CLICOLOR_FORCE`
     /// is set.
     #[default]
     Auto,
