@@ -52,7 +52,7 @@ pub enum CliError {
     #[error("no GPU in the catalogue matches these options")]
     NoCardLeft,
     /// `--gpu NAME:N` of `memfit cards`.
-    #[error("here `--gpu` takes one name, and `{name}:{count}` is a name and a number")]
+    #[error("`--gpu {name}:{count}` has a number of GPUs, which `memfit cards` takes from `--count`")]
     CardWithCount {
         /// The kind.
         name: String,
