@@ -249,10 +249,7 @@ fn what_is_listed_again_and_again_is_read_once() {
     ] {
         let file = listed_again_and_again(key, shared);
         let (source, problems) = open(&file).expect("it is a snapshot");
-        assert!(
-            problems.iter().any(|problem| problem.contains("are duplicates")),
-            "{key}: {problems:?}"
-        );
+        assert!(problems.iter().any(|problem| problem.contains("are duplicates")), "{key}: {problems:?}");
         let Source::Snapshot(snapshot) = &source else { panic!("{key} is a snapshot's") };
         let amount = amount(&source);
         assert!(amount.iter().zip(&most).all(|(amount, most)| amount <= most), "{key}: {amount:?}");
