@@ -1,36 +1,36 @@
-# Everything that is done with this project, from a bare clone. Needed: cargo, Python 3.10 or later, a C compiler.
+# The tasks of this project, from a bare clone. Requires cargo, Python 3.10 or later and a C compiler.
 #
 #   make demo     install into .venv, and dry-run the example on two virtual GPUs
 #   make test     install into .venv, and run all tests
 #   make test-exhaustive  the Python tests with all of their parameters
-#   make check    formatting, lints, types, and whether generated files are current
-#   make generated  write everything that is made from the code: pages, schemas, result types
-#   make ages     the pages of measurements that are older than the code they measure
-#   make accuracy  published figures on virtual GPUs, those without a result; ACCURACY=FOLDER has the repositories; hours
-#   make bench    how fast it is, beside what PyTorch has for the purpose
-#   make scale    how time and memory grow with layers, ranks, events, files, images
-#   make torture  soak and fault injection of every part; takes hours, SCALE=0.1 for a tenth of them
-#   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
-#   make properties  all properties with a hundred seeds, where `make test` has one
-#   make parallel  parallel plans on 2, 4 and 8 gloo processes beside one process, with faults; takes an hour
-#   make models   every order in which threads of ARM may see what processes share, checked with loom
-#   make sanitizers  the Rust tests of unsafe code and shared memory under the sanitizers of a nightly compiler
-#   make mutants  mutants of the deciding crates that no test notices; takes cargo-mutants, and hours
-#   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
-#   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
-#   make atlas    the largest batch of common models on each GPU; rewrites docs/atlas.md; hours, ATLAS_MINUTES=30 goes on later
-#   make integrations  trainers of other libraries with memfit, with the oldest and the newest supported releases
-#   make shrink     techniques of `memfit shrink` that need further libraries, and the example of smaller models
-#   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
-#   make site     the documentation as static pages, into target/site/html, and a look at each in Chromium
-#   make vscode   the extension for VS Code, into target/vscode/memfit.vsix; takes Node.js 20
-#   make vscode-test  the extension in code-server and Chromium; builds the editor from the package registry, in minutes
-#   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
-#   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours; ARM64=FOLDER keeps it elsewhere
+#   make check    check formatting, lints, types, and that generated files are current
+#   make generated  write all files that are generated from the code: pages, schemas, result types
+#   make ages     list the pages of measurements that are older than the code they measure
+#   make accuracy  run published cases on virtual GPUs that have no result yet; ACCURACY=FOLDER has the repositories; takes hours
+#   make bench    measure the speed, compared with PyTorch's own tools
+#   make scale    measure how time and memory grow with layers, ranks, events, files and images
+#   make torture  run all soak tests and fault injection; takes hours, SCALE=0.1 for a tenth
+#   make fuzz     run the fuzz targets, FUZZ_SECONDS for each
+#   make properties  run all property tests with a hundred seeds; `make test` uses one
+#   make parallel  compare parallel plans on 2, 4 and 8 gloo processes with one process, with faults; takes an hour
+#   make models   check memory shared by processes under the ARM memory model, with loom
+#   make sanitizers  run the Rust tests of unsafe code and shared memory under a nightly compiler's sanitizers
+#   make mutants  mutation-test the crates that decide answers; needs cargo-mutants; takes hours
+#   make differential  compare the replay with PyTorch's own allocator, PROGRAMS random programs for each setting and release
+#   make libraries  run popular training libraries on virtual GPUs; rewrites docs/libraries.md
+#   make atlas    compute the largest batch of common models on each GPU; rewrites docs/atlas.md; takes hours; ATLAS_MINUTES=30 stops and resumes next time
+#   make integrations  test memfit in other libraries' trainers, with the oldest and the newest supported releases
+#   make shrink   test the techniques of `memfit shrink` that need further libraries, and the example of smaller models
+#   make symbols  extract the kernels of PyTorch's releases, with which kernel layouts are compared; TORCH="2.15.0" for one (1 GB each)
+#   make site     build the documentation as static pages in target/site/html, and check each in Chromium
+#   make vscode   build the extension for VS Code, target/vscode/memfit.vsix; needs Node.js 20
+#   make vscode-test  test the extension in code-server and Chromium; builds the editor from the package registry in minutes
+#   make dist     build and check the distribution in dist/: wheel, sdist, stand-alone command, conda recipe
+#   make arm64    build for ARM, and run scripts and the Rust tests under emulation; needs root; takes hours; ARM64=FOLDER is another folder
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
-#   make release-rehearsal  install from a local index what `make dist` built, and run it
+#   make release-rehearsal  install the result of `make dist` from a local index, and run it
 #   make dist-matrix  install and run it in fresh Debian systems, with several releases of torch and the Pythons in PYTHONS="FOLDER…"
-#   make matrix   the reference workloads with many releases of torch and Python, TORCH="2.9.1 2.15.0" for some
+#   make matrix   run the reference workloads with many releases of torch and Python; TORCH="2.9.1 2.15.0" for some
 
 VENV         := .venv
 PYTHON       ?= python3
@@ -41,11 +41,11 @@ SCALE        ?= 1
 ACCURACY     ?= target/accuracy/mirror
 ARM64        ?= target/arm64
 ATLAS_MINUTES ?= inf
-# In scripts/docs/, in an order: the reference is written from the result types.
+# In scripts/docs/. The order matters: the reference is written from the result types.
 GENERATORS   := schemas results api overhead
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
-# Where Python may not write bytecode, each of a thousand processes of the tests would compile PyTorch anew.
+# Where Python may not write bytecode, each of a thousand processes of the tests would compile PyTorch again.
 export UV_COMPILE_BYTECODE := 1
 # Stamps say what was installed, so that a second run installs nothing.
 STAMPS       := $(VENV)/stamps
@@ -65,7 +65,7 @@ demo: $(STAMPS)/demo $(STAMPS)/memfit
 test: test-rust test-python
 	@sh scripts/skipped.sh
 
-# The tests of the export surface look at the libraries that the installed torch brings.
+# The tests of the export surface look at the libraries that are installed with torch.
 test-rust: $(STAMPS)/test
 	MEMFIT_TEST_SITE_PACKAGES="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	    sh scripts/cargo-test.sh
@@ -81,7 +81,7 @@ check: $(STAMPS)/check $(STAMPS)/memfit
 	rustfmt --check --edition 2024 crates/memfit-vocabulary/src/levers/*.rs crates/memfit-vocabulary/sample/*.rs \
 	    crates/memfit-lint/src/rules/*.rs
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	@# What only the distributed build has takes cmake, which the build backend brings along.
+	@# The features of the distributed build need cmake, which the build backend installs.
 	@if command -v cmake >/dev/null 2>&1; then \
 	    cargo clippy -p memfit-loader --features turbo --all-targets --locked -- -D warnings; fi
 	$(BIN)/ruff format --check
@@ -102,7 +102,7 @@ generated: $(STAMPS)/venv
 ages:
 	@$(PYTHON) scripts/measurements/index.py
 
-# Two releases of torch, as most sources state them. mmcv without its compiled operators, beside the packages of 2022
+# Two releases of torch, as most sources state them. mmcv without its compiled operators, next to the packages of 2022
 # that were published with it.
 accuracy: requirements/accuracy.txt $(STAMPS)/memfit
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-accuracy-2.6

@@ -1,11 +1,10 @@
 """Writes a memory snapshot of any size, as PyTorch would: `python benches/big_snapshot.py FILE [GIB]
 [--protocol N]`.
 
-What is in it is made up, its shape is not: stacks of some thirty frames from a few thousand places in a
-program, and some 230 bytes an event, nearly all of them references to frames that were written before; every
-list and dict is put into the memo, as CPython does. Blocks are handed out and given back as from a stack,
-within one segment, which is what the allocator does with such calls: so the file can be replayed.
-`recordings.py` measures with it.
+The contents are synthetic, the structure is realistic: stacks of about thirty frames from a few thousand
+lines, and about 230 bytes per event, nearly all of them references to frames that were written before. Every
+list and dict is memoized, as in CPython's pickler. Blocks are allocated and freed in stack order within one
+segment, as PyTorch's allocator would do, so the file can be replayed. `recordings.py` measures with it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ DEEPEST = SEGMENT // BLOCK - 96
 
 
 class Writer:
-    """Writes values as CPython's pickler does: in parts of a thousand, each new text and container into the
-    memo.
+    """Writes values like CPython's pickler: in batches of a thousand, with each new string and container
+    memoized.
     """
 
     def __init__(self, to: BinaryIO, protocol: int) -> None:
@@ -45,7 +44,7 @@ class Writer:
         self.part.clear()
 
     def put(self, operations: bytes) -> int:
-        """Something new, and into the memo with it."""
+        """Write a new value and memoize it."""
         number = next(self.memo)
         if self.protocol >= 4:
             into = b"\x94"
@@ -79,7 +78,7 @@ class Writer:
             self.add(b"\x8a" + bytes([len(raw)]) + raw)
 
     def mapping(self, fields: dict[str, int | str]) -> int:
-        """A dict, left open: more may be put into it before `u`."""
+        """Begin a dict; items may be added until `u`."""
         number = self.put(b"}")
         self.add(b"(")
         for key, value in fields.items():
@@ -89,7 +88,7 @@ class Writer:
 
 
 def write(to: BinaryIO, size: int, protocol: int = 4) -> int:
-    """Writes until the file has about this many bytes; returns how many events it has."""
+    """Write events until the file has about this many bytes; return their number."""
     generator, writer = random.Random(1), Writer(to, protocol)
     writer.mapping({})
     writer.text("device_traces")
@@ -125,7 +124,7 @@ def write(to: BinaryIO, size: int, protocol: int = 4) -> int:
     rising = True
     while to.tell() < size:
         for _ in range(BATCH // 2):
-            # Up and down like the steps of a training, with some noise.
+            # Up and down like the steps of a training run, with some noise.
             up = depth == 0 or (depth < DEEPEST and rising == (generator.random() < 0.8))
             if up:
                 event("alloc", BASE + depth * BLOCK, BLOCK)
@@ -146,7 +145,7 @@ def write(to: BinaryIO, size: int, protocol: int = 4) -> int:
 
 
 def segments(writer: Writer, depth: int) -> None:
-    """The segment at the end."""
+    """Write the final segment."""
     writer.text("segments")
     writer.put(b"]")
     writer.add(b"(")

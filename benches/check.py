@@ -1,11 +1,10 @@
-"""How fast `memfit check` is: thousands of files of other people's code, and one file.
+"""Measures the speed of `memfit check` on thousands of files of public code, and on one file.
 
     python benches/check.py [--memfit COMMAND] [--cache FOLDER] [--write measurements/check.md]
 
 The files are those of scripts/corpus/run.py, package by package in the order of its lists, until there are
-3,000 of them; what is checked is all of them with one command. Each figure is the median of several runs on
-files that the machine has read before, with the least beside it: what else the machine does can only make a
-run slower. The command must be a release build.
+3,000 of them, checked by one command. Each figure is the median of several runs with a warm page cache, and
+the minimum, since other load can only make a run slower. The command must be a release build.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ONE = ROOT / "examples/classifier/train.py"
 
 
 def timed(command: list[str], folder: Path) -> tuple[float, float]:
-    """Wall and processor time of a command, in milliseconds."""
+    """Return wall time and CPU time of a command, in milliseconds."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
     wall = time.perf_counter() - begin

@@ -1,7 +1,7 @@
-"""`memfit.data` beside other loaders, on real photographs, in one run.
+"""Compares `memfit.data` with other loaders on real photographs, in one run.
 
     python benches/data.py                        # fetches the photographs with apt-get, about 27 MB
-    python benches/data.py --photographs FOLDER   # takes those that are there
+    python benches/data.py --photographs FOLDER   # uses existing ones
     python benches/data.py -o measurements/data   # writes measurements/data.json and .md
 
 The photographs are those of Debian's lomiri-wallpapers packages (CC-BY and CC-BY-SA; they are never part of
@@ -34,7 +34,7 @@ SIDE = 224
 
 
 def fetch(root: Path) -> Path:
-    """The photographs out of Debian's packages."""
+    """Return the photographs from Debian's packages."""
     for package in PACKAGES:
         subprocess.run(
             ["apt-get", "download", "-q", package], cwd=root, check=True, stdout=subprocess.DEVNULL
@@ -45,7 +45,7 @@ def fetch(root: Path) -> Path:
 
 
 def prepare(photographs: Path, root: Path) -> None:
-    """The two sets that are measured."""
+    """Return the two measured sets."""
     from PIL import Image
 
     for name in ("large/a", "small/a"):
@@ -258,7 +258,7 @@ def children(process: int) -> list[int]:
 
 
 def one(name: str, folder: str, batch: int, parallel: int) -> None:
-    """One loader in this process; prints what it took as JSON."""
+    """Measure one loader in this process; print the result as JSON."""
     import threading
 
     import torch
@@ -309,7 +309,7 @@ def installed(modules: str) -> bool:
 
 
 def merge(best: dict[str, float] | None, found: dict[str, float]) -> dict[str, float]:
-    """The best of two turns: each figure by itself, since what else a machine does can only harm it."""
+    """Return the better of two rounds for each figure, since other load can only make it worse."""
     if best is None:
         return found
     least = {name: min(best[name], found[name]) for name in ("cpu_ms", "first", "extra") if name in found}
@@ -317,7 +317,7 @@ def merge(best: dict[str, float] | None, found: dict[str, float]) -> dict[str, f
 
 
 def measure(given: argparse.Namespace, root: Path) -> dict[str, Any]:
-    """Every loader over both sets, in turns."""
+    """Measure every loader on both sets, alternating."""
     names = [name for name, (modules, _) in LOADERS.items() if installed(modules)]
     found: dict[str, Any] = {}
     for kind, count, batch in (("large", given.large, 8), ("small", given.small, 32)):
@@ -344,7 +344,7 @@ def measure(given: argparse.Namespace, root: Path) -> dict[str, Any]:
 
 
 def table(kind: str, part: dict[str, Any]) -> list[str]:
-    """One set's results, as Markdown."""
+    """Format the results of one set as Markdown."""
     loaders = part["loaders"]
     base = loaders.get(PLAIN)
     lines = [
@@ -365,7 +365,7 @@ def table(kind: str, part: dict[str, Any]) -> list[str]:
 
 
 def written(found: dict[str, Any]) -> str:
-    """All of it, as Markdown."""
+    """Format the page as Markdown."""
     lines = [
         "# `memfit.data` beside other loaders",
         "",

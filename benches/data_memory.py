@@ -1,12 +1,12 @@
-"""Loads images of all kinds under a budget, and prints the process's own peak beside it.
+"""Loads images of all kinds under a budget, and prints the process's own peak for comparison.
 
     python benches/data_memory.py --images 10000 --memory 512MiB -o measurements/data-memory
     python benches/data_memory.py --soak 1000000 -o measurements/data-soak
 
-The images are made up and differ in kind and size: JPEGs, baseline and progressive, of up to 100 megapixels,
-PNGs of 8 and 16 bits, WebPs, TIFFs. A few files of each are made and named many times, since what counts is
-what decoding takes. The peak is the kernel's own figure for the process (VmHWM), above what it was before the
-loader was made.
+The images are synthetic and differ in kind and size: JPEGs, baseline and progressive, of up to 100
+megapixels, PNGs of 8 and 16 bits, WebPs, TIFFs. A few files of each are made and named many times, since what
+counts is what decoding takes. The peak is the kernel's own figure for the process (VmHWM), above what it was
+before the loader was made.
 
 `--soak` loads so many small images, most of them other ones each time by their crops, and notes what the
 process holds (VmRSS) as it goes: it has to stay what it was after the first tenth.
@@ -68,7 +68,7 @@ def status(name: str) -> int:
 
 
 def soak(given: argparse.Namespace, root: Path) -> dict[str, Any]:
-    """A great many small images, and what the process holds as they go by."""
+    """Load many small images, and record the memory of the process over time."""
     kinds = [kind for kind in KINDS if kind[1] * kind[2] <= 200_000]
     files = ready(root, kinds)
     paths = [str(files[number % len(files)]) for number in range(given.soak)]
@@ -101,7 +101,7 @@ def soak(given: argparse.Namespace, root: Path) -> dict[str, Any]:
 
 
 def ready(root: Path, kinds: list[Kind]) -> list[Path]:
-    """The files of these kinds, made if they are not there."""
+    """Return the files of these kinds; create them if they do not exist."""
     root.mkdir(parents=True, exist_ok=True)
     files = [root / name for name, *_ in kinds]
     if not all(file.exists() for file in files):
@@ -115,7 +115,7 @@ def ready(root: Path, kinds: list[Kind]) -> list[Path]:
 
 
 def mixed(given: argparse.Namespace, root: Path) -> dict[str, Any]:
-    """Images of all kinds under a budget, and the most that the process held."""
+    """Load images of all kinds under a budget, and return the peak memory of the process."""
     budget = bytes_of(given.memory)
     kinds = [kind for kind in KINDS if kind[1] * kind[2] <= given.megapixels * 1e6]
     files = ready(root, kinds)

@@ -4,8 +4,8 @@
 
 On `meta` PyTorch does everything that it does on the host for a step (modules, autograd, the dispatcher,
 shapes) and nothing after it. `virtual` is the virtual card alone, `watched` as `memfit run` uses it. Each
-runs in a process of its own; what is counted is the processor's time of the whole process, so that a busy
-machine changes little.
+runs in a process of its own. CPU time of the whole process is counted, so that other load changes
+little.
 
 PyTorch itself is slow on `meta`: many operators have their shapes worked out in Python there. So `report.py`
 also runs the virtual card alone with its clock stopped (`memfit run --clock instant … dispatch.py --ways

@@ -1,5 +1,4 @@
-"""A training that records its own memory for a long time, and writes PyTorch's snapshot of it: what viewers
-are measured with.
+"""Trains for a long time with memory history on, and writes PyTorch's snapshot, as input for viewers.
 
 Run on the virtual device: `memfit run --gpu a100-80gb --steps 0 -- python benches/long_snapshot.py --events
 3000000 FILE`.

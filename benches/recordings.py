@@ -1,9 +1,9 @@
-"""Reading, replaying and explaining recordings: speed beside CPython's pickle, events a second, and memory
-for a file of gigabytes.
+"""Measures reading, replaying and explaining recordings: speed compared with CPython's pickle, events per
+second, and memory for a file of gigabytes.
 
     python benches/recordings.py [PART…] [--folder FOLDER] [--gib 2] [--python PYTHON]
 
-The parts are `read`, `replay`, `large` and `stacks`; without any, all. Keeps what they gave in
+The parts are `read`, `replay`, `large` and `stacks`; without any, all. Keeps their results in
 `measurements/recordings.json`, and writes `measurements/recordings.md`. The snapshots are made for it by
 `big_snapshot.py`, and deleted after; `FOLDER` may hold others of PyTorch's. Ratios are of one run; processor
 time is counted, so that a busy machine slows neither side.
@@ -78,8 +78,8 @@ def verbs(file: Path, folder: Path) -> dict[str, dict[str, float]]:
 
 
 def stacks(python: str, rounds: int = 3) -> dict[str, float]:
-    """The median step of a ResNet-50 on a virtual card, in milliseconds: watched, and with stacks for a
-    recording.
+    """Return the median step of a ResNet-50 on a virtual GPU in milliseconds: watched, and with recorded
+    stacks.
     """
     script = [python, str(ROOT / "benches/steady.py"), "--as", "watched", "--steps", "60"]
     run = [os.environ.get("MEMFIT_COMMAND") or memfit(), "run", "--gpu", "a100-80gb", "--steps", "0"]
@@ -109,7 +109,7 @@ def opened(large: dict[str, Any]) -> str:
 
 
 def share(name: str, part: dict[str, Any] | None, body: Callable[[dict[str, Any]], str]) -> str:
-    """A part's section, with when it was measured; nothing where it was not."""
+    """Format a part's section with its date; empty if it was not measured."""
     return (
         ""
         if part is None
@@ -137,7 +137,7 @@ The least ratio is **{least:.1f}** (wanted: {WANTED}).
 
 
 def of_small(ratios: list[float], enough: int) -> str:
-    """The files that are too small for a row each."""
+    """Return the files that are too small for a row of their own."""
     if not ratios:
         return ""
     return f"""Of {len(ratios)} more files of less than 1 MiB, {enough} are read at {WANTED} times the speed or more; the least ratio is {ratios[0]:.1f}, the median

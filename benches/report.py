@@ -49,7 +49,7 @@ def cpu() -> str:
 
 
 def dispatch() -> str:
-    """The section on what a step costs beside PyTorch's own dispatch."""
+    """Return the section that compares a step with PyTorch's own dispatch."""
     networks = dry_run("dispatch.py", "dispatch")
     stopped = dry_run("dispatch.py", "dispatch", "--ways", "virtual", clock="instant")
     rows = []
@@ -81,7 +81,7 @@ def table(
     whole: dict[str, float],
     beside: str,
 ) -> str:
-    """The report, as Markdown."""
+    """Format the report as Markdown."""
     plain, watched, tracker = (steps[way] for way in ("plain", "watched", "tracker"))
     faster = tracker["median_ms"] / watched["median_ms"]
     rows = "\n".join(

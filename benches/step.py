@@ -1,14 +1,13 @@
-"""Compares `memfit.Step` with a loop written by hand, in CPU time of the thread, with Accelerate's and
-Lightning's beside it.
+"""Compares `memfit.Step` with a loop written by hand, Accelerate and Lightning, in CPU time of the thread.
 
     python benches/step.py [-o measurements/step.md]
     memfit run --gpu a100-80gb --steps 0 -- python benches/step.py --device cuda \\
         [-o measurements/step-card.md]
 
-Each way runs the same mathematics: a batch, whole or in two parts whose gradients are added up, clipping,
-AdamW. Rounds of all ways take turns, each between two rounds of its own loop by hand, so that a busy
-machine slows both; the figure of a way is the median over rounds of what it took beyond the mean of these
-two. What is not installed is left out, and said.
+All loops do the same: a batch, whole or as two micro-batches with accumulated gradients, clipping, AdamW.
+Their rounds alternate, each between two rounds of the loop by hand, so that other load slows both. The figure
+of a loop is the median over rounds of its time minus the mean of these two. Libraries that are not installed
+are left out and named.
 
 A model without running statistics is measured, and one with batch normalisation in every layer, whose buffers
 a step has to be able to put back. A wide model shows what remains of this beside kernels that take longer. On
@@ -47,7 +46,7 @@ torch.set_num_threads(1)
 
 
 class Training(NamedTuple):
-    """What is trained: the number of parts of a batch, and the model."""
+    """A training case: the number of micro-batches in a batch, and the model."""
 
     parts: int = PARTS
     norms: bool = False

@@ -1,5 +1,4 @@
-"""Run a command on the virtual card without the watcher: the device stays in front, the probe and the log
-do not.
+"""Run a command on the virtual GPU without the watcher: with the device, but without probe and event log.
 
 To be started by `memfit run -- python unwatched.py COMMAND…`. The steps of the command are not counted
 then, so the run has to go to its end (`--steps 0`).
@@ -13,7 +12,7 @@ from pathlib import Path
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without the probe and without the library that logs."""
+    """Return the environment of this process without the probe and the watcher library."""
     env = dict(os.environ)
     preloaded = [name for name in env.get("LD_PRELOAD", "").split(":") if name and "memfit_watch" not in name]
     env["LD_PRELOAD"] = ":".join(preloaded)

@@ -1,5 +1,5 @@
-"""A long snapshot made into a page: memfit's and PyTorch's own `torch.cuda._memory_viz`, time and memory; and
-how the page then runs.
+"""Measures time and memory to make a page of a long snapshot, with memfit and with `torch.cuda._memory_viz`,
+and the speed of the page in a browser.
 
 python benches/view.py SNAPSHOT        (`long_snapshot.py` makes one)
 """
@@ -22,7 +22,7 @@ MIB = 1024**2
 
 
 def cost(command: list[str]) -> dict[str, float]:
-    """Seconds and most resident memory of one command."""
+    """Return seconds and peak resident memory of one command."""
     begun = time.perf_counter()
     process = os.posix_spawnp(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)])  # fmt: skip
     _, status, usage = os.wait4(process, 0)
@@ -75,7 +75,7 @@ def in_browser(page: Path) -> dict[str, float] | None:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The result, as Markdown."""
+    """Format the result as Markdown."""
     names = {
         "memfit": "`memfit view --no-explain -o`",
         "torch": "`python -m torch.cuda._memory_viz trace_plot`",
@@ -96,7 +96,7 @@ def report(result: dict[str, Any]) -> str:
     return f"""# A long snapshot as a page
 
 Written by `python benches/view.py SNAPSHOT` ({datetime.date.today()}, {os.cpu_count()} cores, {os.getloadavg()[0]:.0f} processes
-waiting for them). The snapshot has {result["snapshot"] / MIB:,.0f} MiB and is `benches/long_snapshot.py`'s, a training that does the same
+waiting for them). The snapshot has {result["snapshot"] / MIB:,.0f} MiB and is `benches/long_snapshot.py`'s, which does the same
 each step, so that its page is smaller than one of a less regular program. Both were measured within one run.
 
 | | by the clock | processor time | most memory | page |

@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples/classifier/train.py"
 
 
 def memfit() -> str:
-    """The command beside this interpreter, or on the path."""
+    """Return the command next to this interpreter, or on `PATH`."""
     beside = Path(sys.executable).with_name("memfit")
     found = str(beside) if beside.is_file() else shutil.which("memfit")
     if not found:
@@ -31,7 +31,7 @@ def memfit() -> str:
 
 
 def seconds(command: list[str]) -> tuple[float, float]:
-    """Seconds by the clock, and of processor time in the command and all that it started."""
+    """Return wall time and CPU time in seconds, of the command and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
@@ -41,7 +41,7 @@ def seconds(command: list[str]) -> tuple[float, float]:
 
 
 def measure(rounds: int) -> dict[str, float]:
-    """Median seconds of the imports alone and of the run."""
+    """Return the median seconds of the imports alone and of the run."""
     imports = [sys.executable, "-c", "import torch, torchvision"]
     dry_run = [memfit(), "run", "--gpu", "rtx-4090", "--", sys.executable, str(EXAMPLE)]
     seconds(imports)  # the first import reads the libraries from disk

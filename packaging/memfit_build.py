@@ -51,7 +51,7 @@ LIBRARIES = {
 }
 
 MATURIN = "maturin==1.16.0"
-# The processors for which PyTorch has CUDA builds for Linux.
+# CPU architectures for which PyTorch has CUDA builds for Linux.
 PROCESSORS = ("x86_64", "aarch64")
 
 # An older Python than memfit wants reads this file, too, and must get as far as to be told so.
@@ -79,7 +79,7 @@ def require_tools() -> None:
 
 
 def missing_tool() -> str | None:
-    """What a build from source lacks here; nothing if it can begin."""
+    """Return what a build from source lacks on this machine, or nothing."""
     if sys.version_info < (3, 10):  # noqa: UP036
         here = platform.python_version()
         return f"memfit needs Python 3.10 or later, and `{sys.executable}` is {here}; `uv venv --python 3.12` makes an environment with another"
@@ -169,7 +169,7 @@ def prepare_metadata_for_build_editable(metadata_directory: str, config_settings
 
 
 def cmake() -> list[str]:
-    """What the build has to bring along for libjpeg-turbo: cmake, where it is not there and there are wheels
+    """Return the build requirements for libjpeg-turbo: cmake, where it is not there and there are wheels
     of it.
     """
     return [] if shutil.which("cmake") or sys.platform != "linux" or not has_wheels() else ["cmake"]
@@ -180,7 +180,7 @@ def has_wheels() -> bool:
 
 
 def with_best_jpeg(config_settings: Settings, build: Callable[[Dict[str, Any]], str]) -> str:  # noqa: UP006
-    """Build with libjpeg-turbo; without it where that fails and this is no build to distribute."""
+    """Build with libjpeg-turbo; without it where that fails and this is not a build to distribute."""
     settings = dict(config_settings or {})
     version = glibc()
     if version:

@@ -1,9 +1,9 @@
-"""Run memfit for ARM under emulation: scripts beside the same on this machine, and the Rust tests.
+"""Run memfit for ARM under emulation: scripts, whose peaks are compared with x86-64, and the Rust tests.
 
     python scripts/arm64.py [--folder target/arm64] [--only peaks|rust] [--crates "memfit-channel …"]
 
 `make arm64` calls this, in an environment with `requirements/dist.txt`. It cross-compiles the wheel with zig,
-installs it beside PyTorch's own CUDA wheel for ARM in a Debian for ARM, and runs scripts there on virtual
+installs it next to PyTorch's own CUDA wheel for ARM in a Debian for ARM, and runs scripts there on virtual
 GPUs: peaks have to be those of the same scripts here. Then it builds the Rust tests and runs them in the same
 Debian. It writes measurements/arm64.md after each script and each crate, and goes on where an earlier call
 ended: what is there already is neither fetched, built nor run again.
@@ -38,9 +38,9 @@ INSIDE = ("env", "--chdir=/memfit", "PYTHONPATH=/site", "python3", "-m", "memfit
 # Emulated, everything takes ten to thirty times as long.
 RUN_TIMEOUT = 3600
 TEST_TIMEOUT = 300
-# These look at the sources, which are the same for every processor.
+# These read only sources, which are the same for every CPU architecture.
 NOT_RUN = {"memfit-tidy"}
-# In this order: what the processor can change first.
+# First those that depend on the CPU architecture.
 FIRST = (
     *("memfit-channel", "memfit-abi", "memfit-cuda", "memfit-vgpu", "memfit-nvml", "memfit-watch"),
     *("memfit-allocator", "memfit-recording", "memfit-loader", "memfit-cuda-libraries", "memfit-kernels"),
@@ -75,7 +75,7 @@ CASES = (
 
 
 class Results:
-    """What was measured, kept between calls, and the page that is made of it."""
+    """The results, kept between calls, and the page that shows them."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -124,7 +124,7 @@ def tell(text: str) -> None:
 
 
 def sources() -> str:
-    """A hash of what the wheel is made of."""
+    """Return a hash of the sources of the wheel."""
     digest = hashlib.sha256()
     for name in capture("git", "ls-files", "crates", "python", "packaging", "Cargo.lock", "Cargo.toml").split(
         "\n"
@@ -160,7 +160,7 @@ def verb(case: Case, python: str) -> list[str]:
 
 
 def answer(done: subprocess.CompletedProcess[str], seconds: float) -> dict[str, Any]:
-    """What is kept of a report."""
+    """Return the part of a report that is kept."""
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -191,7 +191,7 @@ def peaks(folder: Path, results: Results, memfit: Path, wheel: Path | None) -> N
             tell(f"script {number} of {len(CASES)}: {case}: measured already")
             continue
         tell(f"script {number} of {len(CASES)}: {case}")
-        # The interpreter beside the command, which has PyTorch.
+        # The interpreter next to the command, which has PyTorch.
         command = [str(memfit), *verb(case, str(memfit.with_name("python")))]
         began = time.monotonic()
         here = answer(
@@ -249,7 +249,7 @@ def peaks_page(found: dict[str, Any]) -> list[str]:
 
 
 def crates() -> list[str]:
-    """The workspace's crates, those that the processor can change first."""
+    """Return the workspace's crates, first those that depend on the CPU architecture."""
     said = json.loads(capture("cargo", "metadata", "--no-deps", "--format-version", "1", "--locked"))
     names = sorted(package["name"] for package in said["packages"])
     order = {name: at for at, name in enumerate(FIRST)}

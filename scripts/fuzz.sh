@@ -19,9 +19,9 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 for target in "$@"; do
     corpus="corpus/$target"
     mkdir -p "$corpus" artifacts
-    # What longer runs have found so far (scripts/fuzz_hours.py).
+    # Inputs from longer runs (scripts/fuzz_hours.py).
     if [ -f "$corpus.tar.gz" ]; then tar -xzf "$corpus.tar.gz" -C "$corpus"; fi
-    # What is known to lead far: for Python, the specifications of the rules.
+    # Inputs that reach much code: for Python, the specifications of the rules.
     seeds=
     [ "$target" != source ] || seeds=../crates/memfit-lint/specs
     echo "fuzzing $target for $seconds s"

@@ -1,13 +1,13 @@
-"""Fuzzes the readers for hours, in turns, and keeps count.
+"""Fuzzes the readers for hours, alternating between targets, and counts inputs and time.
 
     sh scripts/fuzz.sh 1                                     # builds the targets
     python scripts/fuzz_hours.py [--hours 1] [TARGET…]       # adds to measurements/fuzz.json, writes fuzz.md
-    python scripts/fuzz_hours.py --minimise   # what was found, minimised, into fuzz/corpus/TARGET.tar.gz
+    python scripts/fuzz_hours.py --minimise   # writes the minimised corpus to fuzz/corpus/TARGET.tar.gz
 
-Each target gets a minute at a time, so that it can be stopped and begun again. Seconds are of processor time,
-since a busy machine gives a fuzzer little of what the clock says. The corpus that is committed is what the
-engine's own merging leaves of what it found: the smallest inputs that together reach everything that was
-reached. `scripts/fuzz.sh` unpacks it, so that each run begins where the last one ended.
+Each target runs for a minute at a time, so that the script can be stopped and resumed. Seconds are CPU time,
+since a fuzzer gets little of the wall time on a busy machine. The committed corpus is the engine's merge of
+all found inputs: the smallest ones that together reach everything that was reached. `scripts/fuzz.sh` unpacks
+it, so that each run continues where the last one ended.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def binary(target: str) -> Path:
 
 
 def unpack(target: str, folder: Path) -> None:
-    """The corpus that is committed, with what was found since."""
+    """Return the committed corpus with the inputs found since."""
     folder.mkdir(parents=True, exist_ok=True)
     packed = FUZZ / "corpus" / f"{target}.tar.gz"
     if packed.is_file():
@@ -69,7 +69,7 @@ def unpack(target: str, folder: Path) -> None:
 
 
 def turn(target: str, seconds: int, found: Path) -> dict[str, Any]:
-    """One turn of a target: what it came to."""
+    """Run a target once; return the result."""
     artifacts = FUZZ / "artifacts"
     artifacts.mkdir(exist_ok=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -105,7 +105,7 @@ def turn(target: str, seconds: int, found: Path) -> dict[str, Any]:
 
 
 def keep(target: str, came: dict[str, Any]) -> dict[str, Any]:
-    """Adds a turn to the count. Several may be at it, each with its own targets."""
+    """Add a run to the counts. Several processes may do so, each with its own targets."""
     with (FUZZ / "target/.counting").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return counted(target, came)
@@ -145,7 +145,7 @@ program that were reached; the corpus is what is left of it after merging.
 
 
 def minimise(target: str, found: Path) -> int:
-    """Merges what was found into the corpus that is committed, and says how many inputs that leaves."""
+    """Merge new inputs into the committed corpus, and print how many inputs remain."""
     with tempfile.TemporaryDirectory() as name:
         merged = Path(name) / "merged"
         merged.mkdir()

@@ -2,7 +2,7 @@
 
     python scripts/integrations.py [--only newest|oldest]
 
-Each has an environment of its own beside .venv, from requirements/integrations*.txt, and uses memfit as it is
+Each has its own environment next to .venv, from requirements/integrations*.txt, and uses the memfit that is
 installed in .venv.
 """
 

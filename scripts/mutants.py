@@ -36,7 +36,7 @@ TREE = ROOT / "target/mutants"
 STORE = ROOT / "measurements/mutants.json"
 TABLE = ROOT / "measurements/mutants.md"
 REASONS = ROOT / "scripts/mutants.toml"
-# What decides an answer or changes a file: the crates whose faults would be believed.
+# Crates that decide an answer or change a file: their faults would go unnoticed.
 CRATES = (
     "memfit-allocator",
     "memfit-cards",
@@ -126,7 +126,7 @@ def try_some(crate: str, names: list[str], seconds: float | None) -> dict[str, l
 
 
 def reasons() -> dict[str, str]:
-    """Why a mutant may survive, by its name without the place."""
+    """Return the reasons why mutants may survive, by name without position."""
     if not REASONS.exists():
         return {}
     return {each["mutant"]: each["reason"] for each in tomllib.loads(REASONS.read_text())["survivor"]}

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 class Adapter(nn.Module):
-    """A frozen layer, and a product of two thin matrices beside it."""
+    """A frozen layer, and the product of two thin matrices added to it."""
 
     def __init__(self, layer, rank, scale):
         super().__init__()

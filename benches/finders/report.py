@@ -1,9 +1,10 @@
-"""Compares memfit with the batch size finders of Accelerate, Lightning and Composer: time, tries and result.
+"""Compares memfit with the batch size finders of Accelerate, Lightning and Composer: time, attempts and
+result.
 
     python benches/finders/report.py --python PATH [--composer PATH] [--gpu t4] [--batch 512]
 
 Writes measurements/finders.md. The interpreter needs memfit, accelerate, lightning and torchvision; Composer
-pins an older PyTorch, and has one of its own. A way whose interpreter is not given keeps its row.
+pins an older PyTorch, and has one of its own. A finder without an interpreter keeps its row.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def row(way: str, said: dict[str, Any], batch: int) -> str:
 
 
 def main() -> None:
-    """Runs the ways and writes the page."""
+    """Runs all finders and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--python", default=None)
     parser.add_argument("--composer", default=None)
@@ -86,7 +87,7 @@ def main() -> None:
         "PyTorch |\n|---|---|---|---|---|---|\n" + rows + "\n\n"
         "The card's clock is the virtual device's estimate, and counts the trials; this machine's counts what it costs to "
         "run them on the virtual device, on two cores that had other work. Errors are PyTorch's own count "
-        "(`num_ooms`). Accelerate and Lightning go on with a smaller batch, which is another training; Composer and memfit "
+        "(`num_ooms`). Accelerate and Lightning go on with a smaller batch, which changes training results; Composer and memfit "
         "keep the batch, and cut it.\n"
     )
 

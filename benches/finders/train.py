@@ -1,11 +1,10 @@
-"""ResNet-50 with a batch of its user's choice, in one of the ways that make a batch fit; prints what became
-of it.
+"""Trains a ResNet-50 with a given batch and one of the batch size finders; prints the result.
 
     memfit run --gpu t4 --steps 0 --show-output -- python train.py WAY [--batch 512] [--steps 4]
 
-The ways: memfit (`memfit.Step`), accelerate (`find_executable_batch_size`), lightning
-(`Tuner.scale_batch_size`, then `fit`), composer (`device_train_microbatch_size="auto"`). The time is the
-card's, from the start of the way to the end of the first step that is kept.
+Finders: memfit (`memfit.Step`), accelerate (`find_executable_batch_size`), lightning
+(`Tuner.scale_batch_size`, then `fit`), composer (`device_train_microbatch_size="auto"`). The time is
+the virtual GPU's, from the start to the end of the first completed step.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Pictures(Dataset):
-    """Pictures and labels, made up."""
+    """Return synthetic images and labels."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
@@ -37,7 +36,7 @@ class Pictures(Dataset):
 
 
 class Watch:
-    """From the start of the way to the end of the first step that is kept."""
+    """Measures from the start to the end of the first completed step."""
 
     def __init__(self) -> None:
         self._began = torch.cuda.Event(enable_timing=True)
@@ -46,7 +45,7 @@ class Watch:
         self.first: dict[str, float] | None = None
 
     def kept(self, samples: int) -> None:
-        """A step ended whose result is kept."""
+        """Note the end of a completed step."""
         if self.first is not None:
             return
         ended = torch.cuda.Event(enable_timing=True)

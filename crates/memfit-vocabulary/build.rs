@@ -57,7 +57,7 @@ fn listing(levers: &[Listed]) -> String {
     }
     format!(
         "{modules}
-/// A change that makes a training take less memory or time: one variant for each file in `levers/`.
+/// A change that makes training take less memory or time: one variant for each file in `levers/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lever {{
 {variants}}}

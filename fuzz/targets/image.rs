@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use memfit_loader::{Crop, Decoder, Framing, Input, LoaderError, Mode, Prepared, Rect, Rendering};
 
-/// What a loader would have for one image.
+/// Memory budget of a loader for one image.
 const MOST: u64 = 32 << 20;
 
 fuzz_target!(|bytes: &[u8]| {

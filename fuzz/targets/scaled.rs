@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use memfit_loader::at_scale;
 
-/// What a picture may have in pixels.
+/// Maximum pixels of an image.
 const MOST: usize = 1 << 20;
 
 fuzz_target!(|bytes: &[u8]| {

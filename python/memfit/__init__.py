@@ -113,7 +113,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Take the extension's hook away, for `%unload_ext memfit`."""
+    """Remove the extension's hook, for `%unload_ext memfit`."""
     from memfit._notebook.magics import unload
 
     unload(shell)

@@ -1,4 +1,4 @@
-"""Checkpoints of a training that any number of ranks can read, with `torch.distributed.checkpoint`.
+"""Checkpoints of a training run that any number of ranks can read, with `torch.distributed.checkpoint`.
 
   resumed = memfit.checkpoints.load("checkpoints", step)     # None if there is none yet
   …
@@ -44,7 +44,7 @@ def save(folder: str | os.PathLike[str], step: Step, *, keep: int = 2, **more: A
     """
     if step.has_open_window:
         raise CheckpointError(
-            "an accumulation window is open, whose gradients are no part of a checkpoint\n"
+            "an accumulation window is open, whose gradients are not part of a checkpoint\n"
             "hint: save after a batch whose `result.stepped` is true, or after `step.finish()`"
         )
     if keep < 1:

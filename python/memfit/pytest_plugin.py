@@ -206,7 +206,7 @@ def find_question(nodeid: str, config: pytest.Config, test: Callable[..., object
         return Question(wanted, config, mark)
     marked = ", ".join(collected) or "none"
     raise pytest.UsageError(
-        f"{nodeid}: memfit_report: `{wanted}` is no collected test with the mark memfit; there are: {marked}"
+        f"{nodeid}: memfit_report: `{wanted}` is not a collected test with the mark memfit; there are: {marked}"
     )
 
 

@@ -164,14 +164,14 @@ def lighter_convolutions(
     kind: Literal["depthwise", "grouped", "small-kernels"] = "depthwise",
     optimizer: Optimizers = None,
 ) -> Applied:
-    """Replace convolutions by ones with fewer weights, which begin random."""
+    """Replace convolutions with ones with fewer weights, which begin random."""
     return _apply(model, optimizer, {"lighter-convolutions": kind})
 
 
 def drop_in_network(
     model: nn.Module, images: torch.Tensor, name: str, optimizer: Optimizers = None
 ) -> Applied:
-    """Replace the layers of a classifier of images by another network, which begins random.
+    """Replace the layers of a classifier of images with another network, which begins random.
 
     `name` is that of a classifier in torchvision, or `timm/NAME` for one of timm.
     `images` is a batch that the model is called with, from which the number of classes is learnt.

@@ -2,11 +2,11 @@
 
 torchtune's README (v0.6, "Memory and Training Efficiency") lists, for a full fine-tune of Llama 3.2 3B in
 bfloat16 on one A100 with 80 GB, batch 2 and 4096 tokens, what each of these techniques did to the peak of
-active memory and to the tokens a second, each added to those above it. This is a model of that shape, written
-anew: it has the sizes of the model, and does what the techniques do, with random weights and tokens, packed
-of documents as long as those of the recipe's data set are in the mean (Alpaca's examples have 535 bytes of
-text, as its hub's sizes say: about 120 tokens). Whose 8-bit AdamW the last row has, the README does not say,
-and torchtune takes either: torchao's unless `--eight-bit bitsandbytes` says otherwise.
+active memory and to the tokens a second, each added to those above it. This is a model of that shape,
+rewritten: it has the sizes of the model, and does what the techniques do, with random weights and tokens,
+packed of documents as long as those of the recipe's data set are in the mean (Alpaca's examples have 535
+bytes of text, as its hub's sizes say: about 120 tokens). Whose 8-bit AdamW the last row has, the README does
+not say, and torchtune takes either: torchao's unless `--eight-bit bitsandbytes` says otherwise.
 
     memfit run --gpu a100-80gb --steps 3 -- python scripts/accuracy/ablation.py --level 3
 """
@@ -155,7 +155,7 @@ class Offload(torch.autograd.graph.saved_tensors_hooks):
 
     KEPT_BEFORE = 5
 
-    # Smaller tensors are not offloaded; among them the rotary angles, which are no activations.
+    # Smaller tensors are not offloaded; among them the rotary angles, which are not activations.
     def __init__(self, least=2 << 20):
         self.stream = torch.cuda.Stream()
         self.saved = 0

@@ -4,7 +4,7 @@
 
 The working folder is a checkout of the author's repository; SCRIPT is a file in it, or a module's dotted
 name. With `--call` the script is imported, and the expressions are evaluated among its names: functions
-that a hosted service would call. `--without` replaces a module that draws or reaches a service by one that
+that a hosted service would call. `--without` replaces a module that draws or reaches a service with one that
 does nothing. `--on-device` makes weights on the GPU, where the author moves them there: the host could not
 hold them.
 """
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     here = Path.cwd()
-    # Where the repositories of this kind keep their packages.
+    # Folders in which such repositories keep their packages.
     folders = [here, here / "cs336-basics", (here / args.script).parent]
     sys.path[1:1] = [str(folder) for folder in folders if folder.is_dir()]
     for name in args.without:

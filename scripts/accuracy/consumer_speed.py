@@ -1,4 +1,4 @@
-"""Published times of networks on consumer cards beside what the virtual cards say; write
+"""Compare published times of networks on consumer GPUs with those of virtual GPUs; write
 ../../measurements/consumer-speed.md.
 
     python scripts/accuracy/consumer_speed.py [--label after] [--no-run]
@@ -38,7 +38,7 @@ timm publishes them (huggingface/pytorch-image-models at aa4b5850: RTX 3090 trai
 run; see the script. Those that were fitted moved one number, the share of the data sheet's rate that tensor cores reach on GeForce
 cards from Ampere to Blackwell: from 0.90 or 0.92 to 1.08, the end of what was allowed, since such cards run at most about an eighth above
 their rated clocks. The fitted rows alone would go on to a higher share; what is left there is not the tensor cores'. Nothing was fitted to the
-others, but their errors, at other shares as well, had been printed when it was chosen: they are no blind test.
+others, but their errors, at other shares as well, had been printed when it was chosen: they are not a blind test.
 Since then, what elementwise kernels, products with vectors and the host take has changed as well (datacenter-speed.md); nothing of that
 was fitted to these rows.
 """

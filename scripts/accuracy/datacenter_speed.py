@@ -1,5 +1,5 @@
-"""Published times on an A100 in bfloat16, with fused attention and compiled, beside what the virtual card
-says; write ../../measurements/datacenter-speed.md.
+"""Compare published times on an A100 in bfloat16, with fused attention and compiled, with the virtual GPU;
+write ../../measurements/datacenter-speed.md.
 
     python scripts/accuracy/datacenter_speed.py [--label after] [--no-run] [WORDS]
 
@@ -138,7 +138,7 @@ Two numbers were fitted, to the fitted rows alone: the host's time for a PyTorch
 forward passes, whose time does not grow with its batch), and the share of the bandwidth that Inductor's reductions reach (0.88
 to 0.63; GPT-2 compiled). All else that changed has a source of its own: what products, ordinary cores and elementwise kernels
 of an A100 reach, products of rows that are aligned to two bytes, and products with a vector, which have kernels of their own. The errors
-of all rows as they were before had been printed by then, and of some after: rows never fitted are no blind test, and most are of the same
+of all rows as they were before had been printed by then, and of some after: rows never fitted are not a blind test, and most are of the same
 networks as fitted ones.
 
 The releases differ: what was published ran with torch 2.0 to 2.4, what is estimated runs with the release named below. GPT-2

@@ -25,7 +25,7 @@ CODE = ("authors", "package", "rebuilt")
 
 @dataclass(frozen=True)
 class Figure:
-    """One published figure beside the one found: bytes, milliseconds, or 1 for a run that fits."""
+    """A published figure and memfit's: bytes, milliseconds, or 1 for a run that fits."""
 
     source: str
     repository: str

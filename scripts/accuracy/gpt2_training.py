@@ -3,7 +3,7 @@
 python gpt2_training.py --batch 16 --attention flash --compile [--precision bf16] [--vocabulary 50304]
 [--fused] [--clip] [--no-bias]
 
-The loops of karpathy/build-nanogpt and karpathy/nanoGPT, written anew: tied embeddings, bfloat16 by autocast,
+The loops of karpathy/build-nanogpt and karpathy/nanoGPT, rewritten: tied embeddings, bfloat16 by autocast,
 AdamW. `--attention plain` spells it out with a mask of its own, as nanoGPT did before PyTorch 2.0.
 """
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE.parent / "cards"))
 
 MEASUREMENTS = ROOT / "measurements"
 TIMM = "huggingface/pytorch-image-models"
-# What each source states of its torch.
+# The release of torch that each source states.
 NVIDIA = {
     "resnet50": "container 21.03",
     "resnext101-32x4d": "a container of 2020",
@@ -162,7 +162,7 @@ def of_ablation() -> Iterator[Figure]:
 
 
 def of_cards() -> Iterator[Figure]:
-    """Return the published labels; what a peak says of other cards is no published figure."""
+    """Return the published labels; conclusions from a peak about other GPUs are not published figures."""
     results = stored("cards-published.json")
     labels = tomllib.loads((HERE.parent / "cards" / "published.toml").read_text())["label"]
     for case in labels:

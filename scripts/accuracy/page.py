@@ -124,7 +124,7 @@ def remarks(found: Sequence[Figure]) -> str:
 
 
 def peers() -> str:
-    """Return what other tools say of the same published peaks, beside memfit's answer."""
+    """Return the answers of other tools for the same published peaks, with memfit's."""
     path = figures.ROOT / "measurements" / "accuracy-peers.json"
     if not path.exists():
         return "Not run yet: `python scripts/accuracy/peers.py`."

@@ -1,10 +1,10 @@
-"""What other tools say of the same published peaks: measurements/accuracy-peers.json.
+"""Compute the same published peaks with other tools: measurements/accuracy-peers.json.
 
     python scripts/accuracy/peers.py
 
 The cases are the course's language model in single precision, as published snapshots have it
-(cases/peaks.toml). The interpreter needs torch, accelerate and torchinfo; what does not install is told and
-left out. Nothing needs a GPU:
+(cases/peaks.toml). The interpreter needs torch, accelerate and torchinfo; tools that are not installed are
+named and left out. Nothing needs a GPU:
 
 - torch's MemTracker counts the tensors of three steps on fake tensors;
 - accelerate's rule is its own function on the model: weights for inference, the step it states for Adam

@@ -1,4 +1,4 @@
-"""A training whose speed NVIDIA has published, as its examples had it: convolutional networks and BERT-Large.
+"""Training whose speed NVIDIA has published, as in its examples: convolutional networks and BERT-Large.
 
 python scripts/accuracy/published_training.py NETWORK --batch N --precision fp32|tf32|amp [--length N]
 [--inference]

@@ -29,7 +29,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Counts of published fits and failures beside the answers."""
+    """Counts of published fits and failures, and of memfit's answers."""
 
     statements: int
     answered: int

@@ -1,4 +1,5 @@
-"""Run trainings whose speed NVIDIA has published on virtual cards; write ../../measurements/throughput.md.
+"""Run training scripts whose speed NVIDIA has published on virtual GPUs; write
+../../measurements/throughput.md.
 
     python scripts/accuracy/throughput.py [WORDS]
 
@@ -68,7 +69,7 @@ for PyTorch ({vision}; {text}), and as `memfit run` estimates them for the same 
 rebuilt in `scripts/accuracy/published_training.py`. NVIDIA's own code has fused kernels that are not rebuilt (apex's layer norm
 and LAMB in BERT), ran with PyTorch and cuDNN of 2019 to 2021, and read its data. No constant of
 the clock was fitted to these figures, but its model of convolutions was changed twice after they had been seen to be missed: they
-are no held-out test. Nothing was measured on a card here.
+are not a held-out test. Nothing was measured on a card here.
 
 | | published | estimate | interval | error | within |
 |---|---|---|---|---|---|

@@ -1,8 +1,8 @@
-"""A Debian for ARM beside this machine's system, and what runs in it under emulation.
+"""A Debian for ARM in a folder of this machine, and programs that run in it under emulation.
 
 `scripts/arm64.py` uses it; `python scripts/arm/emulated.py FOLDER` says what this machine lacks. Everything
-is kept in one folder: `root` (the system), `site` (PyTorch's packages for ARM), and a stamp beside each that
-says that it is whole.
+is kept in one folder: `root` (the system), `site` (PyTorch's packages for ARM), and a stamp next to each that
+marks it as complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUITE = "bookworm"
 PYTHON = "3.11"
 # Bytes of the system, of the packages with their downloads, and of two builds.
 ROOM = 24 << 30
-# What torch needs to be imported, beside the CUDA libraries that it is linked with.
+# Packages needed to import torch, in addition to the CUDA libraries that it is linked with.
 PACKAGES = (
     *("torch", "torchvision", "numpy", "pillow", "sympy", "mpmath", "networkx", "jinja2", "markupsafe"),
     *("filelock", "fsspec", "typing-extensions"),
@@ -44,14 +44,14 @@ PACKAGES = (
 
 
 def require(folder: Path) -> None:
-    """End with what is missing, in a sentence with the command that brings it."""
+    """Exit with a sentence that names what is missing and the command that installs it."""
     problem = obstacle(folder)
     if problem:
         sys.exit(problem)
 
 
 def obstacle(folder: Path) -> str | None:
-    """What is in the way; nothing if all is there."""
+    """Return the obstacle, or nothing."""
     for missing, remedy in (
         (shutil.which("cargo-zigbuild") is None, "cargo-zigbuild"),
         (not UV.exists(), UV),
@@ -62,7 +62,7 @@ def obstacle(folder: Path) -> str | None:
 
 
 def of_machine(folder: Path) -> str | None:
-    """What this machine lacks that no environment of Python brings."""
+    """Return the programs that this machine lacks and pip cannot install."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return f"this emulates ARM on Linux on x86-64, and this is {platform.system()} on {platform.machine()}: `make test` runs everything natively on an ARM machine"
     if os.geteuid() != 0:
@@ -110,14 +110,14 @@ def register_emulator() -> str | None:
 
 
 def version() -> str:
-    """The emulator and its release."""
+    """Return the emulator and its release."""
     said = subprocess.run([EMULATOR, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"version ([\d.]+)", said)
     return f"qemu {found[1] if found else '(unknown release)'} (user mode)"
 
 
 def make(folder: Path) -> matrix.System:
-    """The system with PyTorch's packages, made where it is not there yet."""
+    """Return the system with PyTorch's packages; create it if it does not exist."""
     root = folder / "root"
     make_root(root)
     install_torch(folder / "site")

@@ -195,7 +195,7 @@ class Memfit:
 
 
 def memfit_command() -> str:
-    """Return the command named by MEMFIT_COMMAND, beside this interpreter, or on the path."""
+    """Return the command named by MEMFIT_COMMAND, next to this interpreter, or on `PATH`."""
     beside = Path(sys.executable).with_name("memfit")
     return os.environ.get("MEMFIT_COMMAND") or (
         str(beside) if beside.is_file() else shutil.which("memfit") or "memfit"

@@ -1,4 +1,4 @@
-"""Replayed verdicts beside runs, and the time of a whole table beside one run.
+"""Compare replayed verdicts with runs, and the time of a whole table with one run.
 
     python scripts/cards/measure.py [--sample N] [--seed N] [--only NAME] [--anew]
 
@@ -7,8 +7,8 @@ the cards that the table decided by a replay, half of them those with the least 
 likeliest to be wrong; `--sample 200` runs all of them. The verdict, the peaks and the step's estimate of the
 two are compared.
 
-Each workload's result goes to measurements/cards.json as soon as it is there, and what is there already is
-not measured again without `--anew`. The table is measurements/cards.md.
+The result of each workload is added to measurements/cards.json at once, and is measured again only with
+`--anew`. The table is measurements/cards.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run_once(command: list[str]) -> None:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """A result, the seconds that it took, and the seconds of processors that its processes took."""
+    """Return a result, its wall time and the CPU time of its processes, in seconds."""
 
     def processors() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -110,7 +110,7 @@ def compared(replayed: dict[str, Any], ran: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured(line: str, size: int, seed: int) -> dict[str, Any]:
-    """What one workload gives."""
+    """Result of one workload."""
     script, *arguments = line.split()
     command = [sys.executable, str(ROOT / "workloads" / script), *arguments]
     _, run_s, run_processor_s = timed(lambda: run_once(command))
@@ -134,7 +134,7 @@ def measured(line: str, size: int, seed: int) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The page."""
+    """Format the page."""
     out = [
         "# `memfit cards`: replayed verdicts beside runs\n",
         "Made by `scripts/cards/measure.py`, which says how. The tables have all cards of the catalogue; of those",

@@ -1,4 +1,4 @@
-"""What others published about which training fits on which card, beside the answers of `memfit cards`.
+"""Compare published statements about which training fits on which GPU with `memfit cards`.
 
     python scripts/cards/published.py [--python PATH] [--only TEXT]
 
@@ -6,8 +6,8 @@ The cases are in `published.toml`, which says where they come from. A label is a
 on the card that it is about; a peak is asked for all cards of the catalogue, and says something of those that
 are clearly smaller or larger. `--python` is an interpreter that has timm.
 
-Each case's result goes to measurements/cards-published.json as soon as it is there, and what is there already
-is not asked again. The table is measurements/cards-published.md.
+The result of each case is added to measurements/cards-published.json at once, and is not computed again. The
+table is measurements/cards-published.md.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from measure import MIB, ROOT, cards
 CASES = Path(__file__).with_name("published.toml")
 STORE = ROOT / "measurements" / "cards-published.json"
 TABLE = ROOT / "measurements" / "cards-published.md"
-# What a card needs beyond what PyTorch reserves, by far: context and libraries.
+# Generous bound for memory outside PyTorch's allocator: context and libraries.
 BEYOND = 2 << 30
 GIB = 1 << 30
 
 
 def statement(row: dict[str, Any], published: str) -> dict[str, Any]:
-    """One published statement beside memfit's answer."""
+    """A published statement and memfit's answer."""
     return {
         "gpu": row["gpu"],
         "batch": row["batch"],
@@ -65,7 +65,7 @@ def of_peak(case: dict[str, Any], python: str) -> list[dict[str, Any]]:
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """The page."""
+    """Format the page."""
     statements = [each for found in results.values() for each in found]
     known = [each for each in statements if each["memfit"] != "unknown"]
     agree = [each for each in known if each["memfit"] == each["published"]]

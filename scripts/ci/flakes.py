@@ -63,7 +63,7 @@ def ci(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
 
 
 def wrong(status: int, document: dict[str, Any], grown: bool) -> str | None:
-    """Why an answer is wrong, or None."""
+    """Return the reason why an answer is wrong, or `None`."""
     (row,) = document["rows"]
     lines = [(line["file"], line["line"], line["growth"]) for line in row["lines"]]
     got = (status, row["verdict"], row["growth"], lines)
@@ -110,7 +110,7 @@ def main() -> int:
             grown = number % arguments.every == 0
             (folder / "model.py").write_text(GROWN if grown else MODEL)
             results[grown].append(wrong(*ci(folder), grown))
-            # What was measured so far is kept if this is stopped.
+            # Results so far are kept if this is stopped.
             write(results, time.monotonic() - started, torch)
     return int(any(one for found in results.values() for one in found))
 

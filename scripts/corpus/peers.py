@@ -1,15 +1,14 @@
-"""Runs torch-preflight and TorchFix over the corpus of run.py beside `memfit check`, package by package, and
-says how long each took, what they find, and what of it `memfit check` finds as well.
+"""Runs torch-preflight, TorchFix and `memfit check` over the corpus of run.py, package by package, and
+compares their times and findings.
 
     python scripts/corpus/peers.py [--memfit COMMAND] [--cache FOLDER] [PACKAGE…]
 
-The three programs run after one another on each package, so that they meet the same machine, and what was
-measured is kept in the cache: the two need an hour and more for what takes memfit a second, and who is
-interrupted goes on where it stopped. `--again` begins anew, `--measured` makes the page of what there is. The
-processor time of each is what is compared: it depends less on what else the machine does. They are installed
-into an environment of their own in the cache, as pinned in peers.txt. peers.toml says of each of their rules
-which of ours is about the same, and why memfit says nothing where they do. The page is peers.md, which run.py
-puts into docs/check-corpus.md.
+The three programs run one after another on each package, so that the machine's load is similar. Results are
+kept in the cache: the two peers need over an hour for what takes memfit a second, and an interrupted call
+resumes. `--again` starts from the beginning, `--measured` only writes the page. CPU time is compared, since
+it depends least on other load. The peers are installed into their own environment in the cache, as pinned in
+peers.txt. peers.toml maps each of their rules to memfit's rule about the same thing, and says why memfit
+reports nothing where they do. The page is peers.md, which run.py copies into docs/check-corpus.md.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ NEAR = 3
 
 
 def install(cache: Path) -> Path:
-    """Where the peers' commands are."""
+    """Return the folder of the peers' commands."""
     folder = cache / "peers"
     if not (folder / "bin/torchfix").exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -49,7 +48,7 @@ def install(cache: Path) -> Path:
 
 
 def timed(command: list[str], folder: Path) -> tuple[str, dict[str, float]]:
-    """Return a command's output, and its wall and processor time."""
+    """Return a command's output, wall time and CPU time."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -163,7 +162,7 @@ def main() -> int:
     parser.add_argument("packages", nargs="*", help="the beginnings of names; without them, all")
     parser.add_argument("--memfit", default=shutil.which("memfit"))
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "target" / "corpus")
-    parser.add_argument("--again", action="store_true", help="measure everything anew")
+    parser.add_argument("--again", action="store_true", help="measure everything again")
     parser.add_argument("--fetched", action="store_true", help="fetch nothing: only what is there already")
     parser.add_argument("--measured", action="store_true", help="measure nothing")
     arguments = parser.parse_args()

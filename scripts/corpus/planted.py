@@ -4,11 +4,11 @@
         [--write measurements/check-planted.md|measurements/check-planted-second.md]
     python scripts/corpus/planted.py --mirror FOLDER [--set first|second] --verify
 
-Each bug lies in a copy of its own of a stranger's repository, which is read from a git directory in the
-folder of `--mirror`, as run.py reads them. A bug counts as found where a rule that stands for its kind is
-reported within a few lines of it, and was not reported there before. An error or warning on an unchanged
-repository without a label in the set's file of labels fails the run, and so does one that is back. `--verify`
-applies the edits and parses the results; it runs no linter.
+Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
+`--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
+and was not reported there before. The run fails if an error or warning on an unchanged repository has no
+label in the set's file of labels, or if a fixed false finding is back. `--verify` applies the edits and
+parses the results; it runs no linter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ import run  # noqa: E402
 
 # The rules that stand for each kind.
 KINDS = HERE / "planted-kinds.toml"
-# How far from the bug a finding may lie: a statement of several lines is reported at its first or last one.
+# Maximum distance of a finding from the bug: a statement of several lines is reported at its first or last
+# one.
 NEAR = 3
 
 
@@ -194,7 +195,7 @@ def new_findings(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> l
 
 
 def examine(memfit: str, cache: Path, bug: Bug, index: int) -> list[dict[str, Any]]:
-    """What is newly reported in the copy with the bug."""
+    """Return the new findings in the copy with the bug."""
     original = cache / "original" / bug.folder
     copy = cache / "planted" / f"{index:03}"
     shutil.rmtree(copy, ignore_errors=True)
@@ -206,7 +207,7 @@ def examine(memfit: str, cache: Path, bug: Bug, index: int) -> list[dict[str, An
 
 @dataclass(frozen=True)
 class Reading:
-    """What is reported in the changed copies of a part of the bugs, and in the unchanged repositories."""
+    """Return the findings in the changed copies of some bugs, and in the unchanged repositories."""
 
     bugs: list[Bug]
     # The rules that name each bug.

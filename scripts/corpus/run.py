@@ -1,18 +1,18 @@
-"""Runs `memfit check` over the sources of other people's packages, and holds what it finds to the labels that
-were given by reading each finding.
+"""Runs `memfit check` on the sources of public packages, and compares its findings with labels that were
+assigned by reading each finding.
 
     python scripts/corpus/run.py [--memfit COMMAND] [--cache FOLDER] [--mirror FOLDER]
         [--write docs/check-corpus.md]
 
-There are lists of packages: packages.txt, on which the rules were mended while they were written, and others,
-each of which was first read when what the ones before had shown was mended. The sources are source
-distributions, pinned by version and hash, fetched from where pip looks, and only unpacked; the number of
+There are several lists of packages: packages.txt, with which the rules were developed, and others. Each of
+those was first read after the faults that the previous ones had shown were fixed. The sources are source
+distributions, pinned by version and hash, fetched from pip's index, and only unpacked; the number of
 Python files of each is asserted. The repositories of strangers.txt and its like are pinned by commit, and
-read from git directories that lie in the folder of `--mirror` as `owner+name`; without that folder they are
-left out. The labels, in the TOML file beside each list, have `true` or `false` with a reason for each error
-and warning; a finding without a label fails the run, and so does a label without a finding. A label that is
-`mended` is of a finding that was false when it was first read: it counts for the first reading, and fails
-the run if it comes back. At least 95 % of the errors and 90 % of the warnings must be true.
+read from git directories in the folder of `--mirror`, named `owner+name`; without that folder they are
+left out. The TOML file next to each list has a label for each error and warning, `true` or `false` with a
+reason. A finding without a label fails the run, and so does a label without a finding. A label with `mended`
+belongs to a finding that was false at the first reading and has been fixed: it counts for the first reading,
+and fails the run if it comes back. At least 95 % of the errors and 90 % of the warnings must be true.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ TEXTS = {".py", ".ipynb", ".md"}
 
 @dataclass(frozen=True)
 class Part:
-    """A list of packages, where they lie, and what was said of the findings in them."""
+    """A list of packages, their location, and the labels of their findings."""
 
     packages: Path
     labels: Path
@@ -111,7 +111,7 @@ def fetched(part: Part) -> dict[str, Path]:
 
 
 def index() -> str:
-    """Where pip looks for packages on this machine."""
+    """Return the package index that pip uses on this machine."""
     asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     set_by_user = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     return os.environ.get("PIP_INDEX_URL") or set_by_user or PyPI.simple_url
@@ -154,7 +154,7 @@ def fetch(part: Part) -> dict[str, Path]:
 
 
 def export(part: Part, mirror: Path) -> None:
-    """Writes the texts of each repository, as they are at its commit, where they do not lie already."""
+    """Write the files of each repository at its commit, unless they exist."""
     for repository in REPOSITORY.finditer(part.packages.read_text()):
         folder = part.sources / f"{repository['owner']}+{repository['name']}"
         if not folder.exists():
@@ -218,13 +218,13 @@ def serious(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def share(findings: list[dict[str, Any]], labels: dict[str, Any], severity: str) -> tuple[int, int]:
-    """How many are true, of how many."""
+    """Return the numbers of true findings and of all."""
     these = [labels[key(found)]["true"] for found in findings if found["severity"] == severity]
     return sum(these), len(these)
 
 
 def first_reading(labels: dict[str, Any], rules: dict[str, str], severity: str) -> tuple[int, int]:
-    """How many were true, of how many, before anything was mended."""
+    """Return the same numbers for the first reading, before anything was fixed."""
     these = [
         (label["true"], label.get("count", 1))
         for name, label in labels.items()
@@ -264,13 +264,12 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
         "in strangers*.txt). Each error and warning was read, with the code around it; the labels and their reasons are in "
         f"{files}.",
         "",
-        f"The rules were written with {corpus[AT_HAND].count()} packages at hand ({results[AT_HAND][1]} files), and mended "
-        "where these showed them wrong. Then others were read for the first time, one list after the other: "
+        f"The rules were developed with {corpus[AT_HAND].count()} packages ({results[AT_HAND][1]} files). "
+        "Then the findings in other lists were read for the first time, one list after another: "
         + ", ".join(f"{corpus[name].description(name)} ({results[name][1]} files)" for name in unseen)
-        + ". What was wrong there was mended too, so that only a first reading says how the rules do on code that they "
-        "have not seen.",
+        + ". Faults that these showed were fixed, too, so only a first reading shows how the rules do on unseen code.",
         "",
-        "| true, of those found | errors | warnings |",
+        "| true findings | errors | warnings |",
         "|---|---|---|",
     ]
     for name in unseen:
@@ -296,8 +295,8 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
         lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
         for finding in serious(results[name][0]):
             lines.append(finding_row(key(finding), labels[name][key(finding)]))
-    lines += ["", "## What a first reading found, and is no longer found", ""]
-    lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
+    lines += ["", "## False findings of a first reading that were fixed", ""]
+    lines += ["| finding | rule | why | fix |", "|---|---|---|---|"]
     for name in unseen:
         lines += mended_rows(labels[name])
     return "\n".join(lines) + "\n"

@@ -26,7 +26,7 @@ PATHS = 'my scripts\n-v\n"it\'s" plain\n'
 
 
 class ActionError(Exception):
-    """A step did not do what it is for."""
+    """A step failed to do its task."""
 
 
 def steps(file: Path) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def checkout(folder: Path) -> Path:
 
 
 def wanted(condition: str, inputs: dict[str, str]) -> bool:
-    """Whether a step's `if` holds: comparisons of inputs with texts, joined by `&&`."""
+    """Return `True` if a step's `if` holds: comparisons of inputs with strings, joined by `&&`."""
     for part in filter(None, condition.split("&&")):
         found = re.fullmatch(r"\s*inputs\.([\w-]+) (==|!=) '([^']*)'\s*", part)
         if not found:

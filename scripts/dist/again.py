@@ -1,8 +1,8 @@
-"""Build the sdist of `make dist` in another folder, from nothing, and hold its wheel to the first one.
+"""Build the sdist of `make dist` in another folder, from nothing, and compare its wheel with the first one.
 
     python scripts/dist/again.py [dist]
 
-That shows two things at once: the sdist is enough to build from, and a build gives the same bytes elsewhere.
+This shows that the sdist is sufficient for a build, and that builds are reproducible.
 """
 
 from __future__ import annotations

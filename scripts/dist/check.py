@@ -1,10 +1,10 @@
-"""Hold what `make dist` built to what it must be.
+"""Check the files that `make dist` built.
 
     python scripts/dist/check.py [dist] [--again OTHER]
 
-The wheel is small, is in form, has its papers, names no folder of the machine that built it, and each library
-in it loads with an old glibc and nothing else. With `--again`, a second build must have the same wheel, bit
-by bit.
+Checks that the wheel is small and well-formed, contains its licence files, contains no path of the build machine,
+and that each library in it loads with an old glibc and nothing else. With `--again`, a second build must have an
+identical wheel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import wheels
 
 MAX_WHEEL = 15_000_000
 GLIBC = (2, 17)
-# What each library may ask the loader for: glibc's own parts.
+# Shared libraries that each library may need: those of glibc.
 ALLOWED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
 # The loader itself, by processor.
 LOADERS = {"EM_X86_64": "ld-linux-x86-64.so.2", "EM_AARCH64": "ld-linux-aarch64.so.1"}
@@ -38,7 +38,7 @@ WHEEL_NAME = re.compile(
 
 
 def of_wheel(wheel: Path) -> Iterator[str]:
-    """What is wrong with a wheel."""
+    """Return the faults of a wheel."""
     size = wheel.stat().st_size
     if size >= MAX_WHEEL:
         yield f"{wheel.name} has {size} bytes, and must stay under {MAX_WHEEL}"
@@ -69,7 +69,7 @@ def of_wheel(wheel: Path) -> Iterator[str]:
 
 
 def of_bill(contents: bytes) -> Iterator[str]:
-    """What is wrong with a bill of materials."""
+    """Return the faults of a bill of materials."""
     components = json.loads(contents)["components"]
     if len(components) < 50:
         yield f"the bill of materials has {len(components)} components only"
@@ -81,7 +81,7 @@ def of_bill(contents: bytes) -> Iterator[str]:
 
 
 def of_library(contents: bytes) -> Iterator[str]:
-    """Why a library would not load on an old machine, beside a script's own libraries."""
+    """Return the reasons why a library would not load on an old system, or together with a script's libraries."""
     from elftools.elf.dynamic import DynamicSection
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerNeedSection
@@ -122,7 +122,7 @@ def nowhere_found(elf: Any) -> Iterator[str]:
 
 
 def audited(wheel: Path) -> Iterator[str]:
-    """What auditwheel says against the wheel's tag."""
+    """Return auditwheel's objections to the wheel's tag."""
     command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     text = " ".join((said.stdout + said.stderr).split())
@@ -134,7 +134,7 @@ def audited(wheel: Path) -> Iterator[str]:
 
 
 def of_sdist(archive: Path) -> Iterator[str]:
-    """What an sdist lacks for a build."""
+    """Return the files that an sdist lacks for a build."""
     with tarfile.open(archive) as tar:
         names = {name.split("/", 1)[-1] for name in tar.getnames()}
     wanted = {
@@ -153,7 +153,7 @@ def of_sdist(archive: Path) -> Iterator[str]:
 
 
 def of_tarball(archive: Path) -> Iterator[str]:
-    """What the stand-alone command lacks."""
+    """Return the files that the stand-alone command lacks."""
     with tarfile.open(archive) as tar:
         names = {name.split("/", 1)[-1]: tar.extractfile(name) for name in tar.getnames()}
         wanted = {"bin/memfit", "share/man/man1/memfit.1", "THIRD-PARTY.txt", "LICENSE-MIT", "LICENSE-APACHE"}

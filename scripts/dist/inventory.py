@@ -1,4 +1,4 @@
-"""What is compiled into the distribution: each crate with its release, licence and licence texts.
+"""Lists the crates compiled into the distribution, with release, licence and licence texts.
 
 Owns the bill of materials (CycloneDX) and the notices that go into the wheel and the tarball. Both come from
 `cargo metadata` and the sources that cargo unpacked, so that they name what was built and nothing else: only
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What is shipped: the Python module, the three libraries of the script's process, the command.
+# Distributed files: the Python module, the three libraries of the script's process, the command.
 SHIPPED = ("memfit-py", "memfit-vgpu", "memfit-nvml", "memfit-watch", "memfit-cli")
 FEATURES = "memfit-py/turbo-simd"
 TEXT = re.compile(r"^(LICEN[CS]E|COPYING|NOTICE|UNLICENSE|COPYRIGHT|README\.ijg)", re.I)

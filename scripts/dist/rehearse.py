@@ -48,7 +48,7 @@ def index(files: list[Path], folder: Path) -> Path:
 
 
 class Steps:
-    """Commands that must end as they should, each with its seconds."""
+    """Runs commands, checks their exit status, and times them."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -73,7 +73,7 @@ class Steps:
 
 
 def uses(steps: Steps, memfit: str, torch: str | None) -> None:
-    """What everybody does first."""
+    """Run the first commands of a new user."""
     steps.run("version", [memfit, "--version"])
     mistakes = str(ROOT / "examples/mistakes")
     steps.run("check", [memfit, "check", mistakes, "--format", "concise"], 1, "zero-grad-inside-window")

@@ -1,4 +1,4 @@
-"""What a release needs beside its files: agreement about the version, notes, and what goes to the index.
+"""Prepares a release: checks the version, prints the notes, and collects the files for the index.
 
 python scripts/dist/release.py check --tag v1.2.3    # version, changelog and tag agree
 python scripts/dist/release.py notes                 # the changelog's entries of this version
@@ -29,7 +29,7 @@ def notes(changelog: str, version: str) -> str:
 
 
 def disagreements(root: Path, tag: str | None) -> list[str]:
-    """What keeps this version from being released."""
+    """Return what prevents the release of this version."""
     version = build.version(root)
     found = []
     if tag is not None and tag != f"v{version}":
@@ -44,7 +44,7 @@ def disagreements(root: Path, tag: str | None) -> list[str]:
 
 
 def upload(folder: Path, *others: Path) -> Path:
-    """The folder of what the index takes: the sdist, and the wheels of this and of other processors."""
+    """Return the folder with the files for the index: the sdist, and the wheels of all CPU architectures."""
     target = folder / "upload"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("what", choices=["check", "notes", "upload"])
     parser.add_argument("--tag", help="the tag of the release")
     parser.add_argument("--dist", type=Path, default=build.HERE / "dist")
-    parser.add_argument("--also", type=Path, nargs="*", default=[], help="`dist` of other processors")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="`dist` of other CPU architectures")
     arguments = parser.parse_args()
     if arguments.what == "check":
         found = disagreements(build.HERE, arguments.tag or None)

@@ -107,7 +107,7 @@ def groups() -> None:
 
 @case
 def symmetric_memory() -> None:
-    """Not modelled: it must be refused by name, and not crash."""
+    """Checks that an unmodelled call is refused by name and does not crash."""
     from torch.distributed import _symmetric_memory as symmetric
 
     try:

@@ -153,7 +153,7 @@ def tokens(dtype: torch.dtype) -> list[Batch]:  # noqa: ARG001
 
 
 def pictures(dtype: torch.dtype) -> list[Batch]:
-    """Pictures and their classes."""
+    """Images and their classes."""
     generator = torch.Generator().manual_seed(5)
     return [
         (

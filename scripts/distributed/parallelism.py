@@ -4,8 +4,8 @@ GPU.
     memfit run --gpu a100-80gb:4 --steps 0 --show-output -- \\
         torchrun --standalone --nproc-per-node 4 scripts/distributed/parallelism.py [CASE…] [--answer FILE]
 
-Runs on virtual cards or on real ones. Each case holds what it gets to what must be true of it; rank 0 prints
-a line for each, and the exit status says whether all went well. The number of processes must be even.
+Runs on virtual cards or on real ones. Each case checks its results; rank 0 prints
+a line for each, and the exit status is 0 if all succeeded. The number of processes must be even.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One rank of hundreds, on this machine: how long it takes, and that it holds its part to the byte.
+"""Runs one rank of hundreds on this machine: measures the time, and checks its memory to the byte.
 
     python scripts/distributed/world.py [RANKS…]
 

@@ -1,4 +1,4 @@
-"""Whether the remedies of `memfit explain` that are edits keep the numbers, on the host in float64.
+"""Checks that edits proposed by `memfit explain` keep losses and gradients, on the host in float64.
 
     python scripts/explain/gradients.py first second … # rewrites measurements/gradients.json and gradients.md
     python scripts/explain/gradients.py second --only gan    # some of them, printed and not written
@@ -9,13 +9,13 @@ snapshot; several scripts share a process, which is one import of torch. Reports
 names their folder (`SET-SCRIPT.json`, `SET-SCRIPT.explain.json`). `--snapshots` names a folder where the
 snapshots stay, and where those of an earlier run are found. Every remedy with a diff that is labelled `exact`
 or `rounding` is applied. The script and the changed script then run on the CPU in float64 (`on_host.py`),
-both with the large whole numbers of the source divided: those from 64 on by 32, where the script still runs
-with that, else by eight, else those from 256 or 1024 on by eight, else none. Losses, gradients before each
+both with the large integers in the source divided: those from 64 on by 32 if the script still runs then, else
+by eight, else those from 256 or 1024 on by eight, else none. Losses, gradients before each
 optimizer step, results of `autograd.grad`, what modules return to the script, and printed numbers are
 compared; they may differ by rounding only.
 
-A remedy counts as shown only if a line of its diff ran and there was something to compare. If numbers differ,
-the script runs again: what differs between its own two runs shows nothing.
+A remedy counts as verified only if a line of its diff ran and there was something to compare. If numbers
+differ, the original runs again: numbers that differ between two runs of the original are ignored.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""How often `memfit explain` is right about scripts that it was not made with.
+"""Measures how often `memfit explain` is right about scripts that it was not developed with.
 
     python scripts/explain/held_out.py first second # rewrites measurements/explain.json and explain.md
     python scripts/explain/held_out.py second --only giant   # some of them, printed and not written
 
-Each script of `scripts/explain/SET/` says in its docstring what is wrong with it (`cause:`, several with a
-bar between them where each of them alone would do), what stands on the line to point at (`line:`, several
-texts with a bar between them; empty where no line is to blame) and, from the seventh set on, which remedies
-are true of it (`remedy:`, the names of levers). It runs on a virtual T4 with 3 GiB, once as a recording of
-`memfit run -o`, which also tries the first remedies, and, where one process is all there is to it, once
-more for PyTorch's own snapshot. A script counts as right where the cause is one that it names; the line and
-the remedy are counted for themselves, over the scripts that ran out. A larger card always helps and is
-counted as no remedy.
+Each script of `scripts/explain/SET/` states in its docstring the true cause (`cause:`; several, separated by
+a bar, if any of them is right), a text on the line to blame (`line:`; several, separated by a bar; empty if
+no line is to blame) and, from the seventh set on, the right remedies (`remedy:`, names of levers). It runs on
+a virtual T4 with 3 GiB, once as a recording of `memfit run -o`, which also tries the first remedies, and, if
+it is a single process, once more for PyTorch's own snapshot. An answer counts as right if its cause is one
+that the script names; lines and remedies are counted separately, over the scripts that ran out of memory. A
+larger GPU always helps, and does not count as a remedy.
 """
 
 from __future__ import annotations

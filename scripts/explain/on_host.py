@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(memfit.__file__).parent / "_probe"))
 from memfit_probe.host import devices
 from memfit_probe.host.draws import Draws
 
-# Processor time, after which the numbers up to there are compared.
+# CPU time, after which the numbers up to there are compared.
 SECONDS = 3
 # A single operation that takes long cannot be interrupted, only killed; a script may wait for something, too.
 KILLED_AFTER = 10
@@ -52,7 +52,7 @@ class Stop(BaseException):
 
 
 class AsDouble(torch.overrides.TorchFunctionMode):
-    """Replaces floating-point types by float64."""
+    """Replaces floating-point types with float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wide(value: Any) -> Any:
@@ -67,7 +67,7 @@ class AsDouble(torch.overrides.TorchFunctionMode):
 
 
 class Records:
-    """What the script computed, in order, by kind."""
+    """Results of the script, in order, by kind."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, list[Any]] = {}

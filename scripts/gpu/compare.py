@@ -3,8 +3,8 @@
     python scripts/gpu/compare.py ground-truth.json [--gpu NAME] [--memfit COMMAND] [--page]
 
 The file is checked first: its shape, and whether its figures can be what a GPU gave. Then `measure.py` runs
-the same cases on the virtual GPU, and each figure is put beside. `--page` writes
-measurements/ground-truth-CARD.md, and keeps the file beside it. The exit status is 1 if a figure differs by
+the same cases on the virtual GPU, and the figures are compared. `--page` writes
+measurements/ground-truth-CARD.md, and keeps the file next to it. The exit status is 1 if a figure differs by
 more than 1 % (allocated) or 2 % (reserved), and 2 if the file is refused.
 """
 
@@ -165,7 +165,7 @@ def main() -> int:
     try:
         real = json.loads(given.file.read_text())
     except ValueError as error:
-        print(f"{given.file.name} is no JSON: {error}", file=sys.stderr)
+        print(f"{given.file.name} is not JSON: {error}", file=sys.stderr)
         return 2
     wrong = wrong_shape(real) or implausible(real)
     if wrong:

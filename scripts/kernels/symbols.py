@@ -6,7 +6,7 @@
 
 The table is `crates/memfit-kernels/symbols/torch.tsv.gz`: one line for each kernel of any release, with its
 parameters and the releases that have it. The tests of memfit-kernels hold the layouts of its families to the
-table. Releases that are not named stay as they are; without any name, all of the table are made anew.
+table. Releases that are not named stay as they are; without any name, all of the table are extracted again.
 """
 
 from __future__ import annotations

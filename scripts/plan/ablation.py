@@ -1,16 +1,16 @@
-"""One public ablation, and in which order the planner takes its techniques.
+"""Compares one public ablation of memory techniques with the order in which the planner uses them.
 
     python scripts/plan/ablation.py [--most N]
 
-torchtune's README (v0.6, "Memory and Training Efficiency") puts memory techniques on top of each other, for a
-model of the shape of Llama 3.2 3B on one A100. Here transformers' model of that shape, trained by a plain
-script (`workloads/llama.py`), is planned for on the same card with less and less memory: which levers each
-plan takes is the planner's own affair, but that the batch of two stays whole, as it does there. Beside it,
-each row's levers are put by a plan file on the recipe as `scripts/accuracy/ablation.py` rebuilds it, and on
-the plain script, for the memory column.
+torchtune's README (v0.6, "Memory and Training Efficiency") adds memory techniques one after another, for a
+model with the shape of Llama 3.2 3B on one A100. Here transformers' model of that shape, trained by a plain
+script (`workloads/llama.py`), is planned for the same GPU with less and less memory. The planner chooses the
+levers freely, except that the batch of two is not split, as in the ablation. For the memory column, a plan
+file also applies the levers of each row to the recipe as `scripts/accuracy/ablation.py` rebuilds it, and to
+the plain script.
 
-Every run's result goes to measurements/plan-ablation.json as soon as it is there, and what is there already
-is not run again. The table is measurements/plan-ablation.md.
+The result of each run is added to measurements/plan-ablation.json at once, and is not run again. The table is
+measurements/plan-ablation.md.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The choice of blocks beside the integer program of `torch.distributed._tools` on the same problems: cost,
-and time to solve.
+"""Compares the choice of blocks with the integer program of `torch.distributed._tools` on the same problems:
+cost and time to solve.
 
     cargo build --release -p memfit-plan --example choose
     python scripts/plan/ilp.py [--solver target/release/examples/choose]
 
-Needs PuLP, which brings its solver. torch's program takes a tree of modules with what each keeps and takes;
-here it is a root with the blocks below it, of which each is computed again as a whole or not at all, and a
-last leaf for what the loss needs. Its own tolerance (a solution within 5 % of the best is good enough) and
-its time limit are left as they are. Writes measurements/plan-ilp.md.
+Needs PuLP, which includes a solver. torch's program expects a tree of modules with the bytes and time of
+each; here it is a root with the blocks below it, each of which is recomputed as a whole or not at all, and a
+last leaf for the loss. Its default tolerance (within 5 % of the optimum) and time limit are used. Writes
+measurements/plan-ilp.md.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""The reference cases of `memfit plan`: what it finds, whether that holds, and what the habits would have
-cost.
+"""Runs the reference cases of `memfit plan`: the plans, their confirmation, and the cost of common manual
+choices.
 
     python scripts/plan/reference.py [CASE...] [--most N]
 
 Each case is planned for, then run once more with its plan on the same virtual card, then with one sample more
-in the micro-batch (where the plan divides the batch). The habits beside it, on the same card: halving the
-batch with accumulation until it fits, and computing every block again, with as many halvings as that needs;
-each of them in the script's own precision, and with those levers of the plan that neither divide nor
-recompute; and, for cases planned for with `--compile`, PyTorch's own `activation_memory_budget`, in both
-ways.
+in the micro-batch (if the plan splits the batch). The manual choices, on the same GPU: halving the batch with
+accumulation until it fits, and recomputing every block, with as many halvings as that needs. Both run in the
+script's own precision, and with those levers of the plan that neither split nor recompute; and, for cases
+planned for with `--compile`, PyTorch's own `activation_memory_budget`, in both ways.
 
-Every run's result goes to measurements/plan.json as soon as it is there, and what is there already is not run
-again, so it can be ended and started anew at any time. The table is measurements/plan.md.
+The result of each run is added to measurements/plan.json at once and is not run again, so the script can be
+stopped and resumed at any time. The table is measurements/plan.md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""PyTorch's own books against the device's, for every setting of its allocators and random programs of all
-that they do.
+"""Compares PyTorch's accounting with the virtual GPU's, in random programs under every setting of its
+allocators.
 
     memfit run --gpu t4:2 --memory 1GiB --steps 0 --timeout 0 --show-output -- \\
         python scripts/replay/agreement.py [--programs N] [--steps N] [--seed N] [--record] [SETTING…]
 
 Each program allocates and frees on two cards and several streams, records events and streams, uses pools of
 its own, captures graphs, fills the card, empties the cache, and takes page-locked memory. Every few steps
-PyTorch's snapshot and statistics are held against what the virtual device says it gave out. A program is
-given by its setting, its seed and its number, and nothing else. `--record` goes on where it stopped, a few
-programs of each setting in turn, and keeps what came of them in `measurements/agreement.json` and
-`measurements/agreement.md`; `--minutes N` stops it in time.
+PyTorch's snapshot and statistics are compared with the allocations of the virtual device. Setting, seed and
+number determine a program. `--record` resumes where it stopped, with a few programs of each setting, and
+keeps their results in `measurements/agreement.json` and `measurements/agreement.md`; `--minutes N` stops it
+in time.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def books(card: int) -> Books:
 
 
 class ContradictionError(Exception):
-    """PyTorch's own books do not agree with one another."""
+    """PyTorch's own figures contradict each other."""
 
 
 def agree(mine: Any, theirs: Any, what: str) -> None:
@@ -96,7 +96,7 @@ def agree(mine: Any, theirs: Any, what: str) -> None:
 
 
 class Program:
-    """One random program, and what it holds."""
+    """A random program and the memory that it holds."""
 
     def __init__(self, rng: random.Random, setting: str) -> None:
         self.rng, self.native = rng, setting != ASYNC
@@ -331,7 +331,7 @@ def in_child(setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def record(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Goes on where the last recording stopped, and keeps what came of it."""
+    """Resume where the last recording stopped, and keep the results."""
     began = time.monotonic()
     kept = json.loads(RECORD.read_text("utf-8")) if RECORD.is_file() else {}
     for end in range(TURN, arguments.programs + TURN, TURN):

@@ -1,14 +1,14 @@
-"""The replay against PyTorch's own allocator: random programs for every setting and each release of torch, to
-the byte.
+"""Compares the replay with PyTorch's own allocator, to the byte: random programs for every setting and
+release of torch.
 
     python scripts/replay/differential.py [--python PYTHON]… [--programs N] [--minutes N]
 
 `random_programs.py` drives the real allocator on a virtual card; each program's trace is then replayed by
 `memfit replay`, and every address, every segment, the blocks at the end and the statistics are compared.
-Without `--python`, the releases are those of `scripts/tables/matrix.toml`, whose environments are made. Each
-call goes on where the last one stopped, and adds up what it found in `measurements/differential.json` and
-`measurements/differential.md`. A trace that was not followed to the byte is kept under `target/differential`,
-and tried again at the next call: `--programs 0` does nothing else.
+Without `--python`, the releases are those of `scripts/tables/matrix.toml`, whose environments are created.
+Each call resumes where the last one stopped, and adds its counts to `measurements/differential.json` and
+`measurements/differential.md`. A trace that was not predicted to the byte is kept under
+`target/differential`, and tried again at the next call: `--programs 0` does nothing else.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def compare(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def compared(folder: Path) -> Iterator[tuple[Path, dict[str, Any], dict[str, Any]]]:
-    """Each trace of a folder, with its facts and what came of the comparison."""
+    """Yield each trace of a folder with its facts and the result of the comparison."""
     for file in sorted(folder.glob("*.pickle")):
         facts = json.loads(file.with_suffix(".json").read_text())
         yield file, facts, compare(file, facts)
 
 
 def add(to: dict[str, Any], setting: str, name: str, found: dict[str, Any], failures: int) -> None:
-    """Adds a program to what is known of its setting."""
+    """Add a program to the counts of its setting."""
     row = to.setdefault(setting, {"programs": 0, "out_of_memory": 0, "wrong": {}})
     row["programs"] += 1
     row["out_of_memory"] += failures
@@ -148,7 +148,7 @@ def one_turn(python: str, kept: dict[str, Any], turn: int, steps: int) -> None:
 
 
 def try_again(releases: list[dict[str, Any]]) -> None:
-    """Replays the traces that were not followed once more: what is followed now is wrong no longer."""
+    """Replay the traces that were not predicted once more, and remove those that are predicted now."""
     wrong = [row["wrong"] for release in releases for row in release["settings"].values()]
     for file, _, found in compared(KEPT):
         if "wrong" not in found:

@@ -97,7 +97,7 @@ def release() -> tuple[int, int]:
 
 
 def record(arguments: argparse.Namespace, setting: str, name: str, place: int = 0) -> None:
-    """Runs the programs of a setting, and writes what each leaves behind."""
+    """Run the programs of a setting, and write the snapshot of each."""
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
     if arguments.fraction:
         torch.cuda.set_per_process_memory_fraction(arguments.fraction)

@@ -1,4 +1,5 @@
-"""The Rust tests under the compiler's sanitizers: unsafe code, and what threads or processes share.
+"""Runs the Rust tests under the compiler's sanitizers: unsafe code, and memory shared by threads or
+processes.
 
     python scripts/sanitizers/run.py [--sanitizer address|thread]… [CRATE…]
 
@@ -7,10 +8,10 @@ measurements/sanitizers.json, and the table is measurements/sanitizers.md. `addr
 of memory, use after free and leaks; `thread` finds data races. Rust has no sanitizer for undefined behaviour
 in general: debug builds check overflows, alignment and what unsafe functions require.
 
-The standard library comes compiled without instrumentation: `thread` does not see how a contended lock is
-taken, and reports what the lock protects. So it only runs on what shares memory without such locks: the
-ledger and the event log. races.supp names the places where they do use one, each with its reason. Tests run
-on the harness's own thread, since the channels between its threads have the same fault.
+The standard library is not instrumented: `thread` does not see how a contended lock is taken, and reports
+accesses that the lock protects. So it runs only on code that shares memory without such locks: the ledger and
+the event log. races.supp lists the places where they do use one, each with its reason. Tests run on the
+harness's main thread, since the channels between its threads have the same problem.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 STORE = ROOT / "measurements/sanitizers.json"
 PAGE = STORE.with_suffix(".md")
-# What has unsafe code, runs inside the user's process, or reads files of strangers.
+# Crates that have unsafe code, run in the user's process, or read untrusted files.
 CRATES = (
     "memfit-abi",
     "memfit-allocator",
@@ -62,7 +63,7 @@ FINDING = re.compile(r"^SUMMARY: \w+Sanitizer: (.+)$", re.MULTILINE)
 
 @dataclass
 class Result:
-    """What the tests of a crate came to."""
+    """Result of the tests of a crate."""
 
     sanitizer: str
     crate: str
@@ -111,7 +112,7 @@ def build(sanitizer: str, crates: list[str]) -> list[tuple[str, Path, Path]]:
 
 
 def run(sanitizer: str, program: Path, folder: Path, result: Result) -> None:
-    # Where a test of the crate's own starts the program again, cargo's variables are needed.
+    # A test that starts its own program again needs cargo's variables.
     variables = {"CARGO_MANIFEST_DIR": str(folder), **environment(sanitizer)}
     done = subprocess.run(
         [str(program), "--test-threads=1", *(f"--skip={name}" for name in SKIPPED)],
@@ -164,7 +165,7 @@ def page(results: list[Result]) -> str:
 
 
 def keep(results: list[Result]) -> None:
-    """Adds results to what is known, in place of those of the same crates."""
+    """Add results, in place of earlier ones of the same crates."""
     known = [Result(**each) for each in json.loads(STORE.read_text())] if STORE.is_file() else []
     new = {(result.sanitizer, result.crate) for result in results}
     known = [result for result in known if (result.sanitizer, result.crate) not in new]

@@ -3,8 +3,8 @@
     python scripts/scale/curves.py [--only WORDS] [--seconds 120]
 
 Each curve has one input that grows: layers, parameters, steps, ranks, events of a recording, source files,
-images. Points are run in order of size until one takes more processor time than `--seconds`, or until the
-last size, which is as far as this machine is asked to go. A point is the processor time of all processes of
+images. Points are run in order of size until one takes more CPU time than `--seconds`, or until the
+last size. A point is the CPU time of all processes of
 the command and the peak memory of its largest process; what the smallest size takes (imports, start-up) is
 part of both. The exponent is the slope between the last two points on a logarithmic scale, with the smallest
 point's cost subtracted: 1 is linear. Results are kept in measurements/scale.json, so that `--only` renews
@@ -43,7 +43,7 @@ Command = Callable[[int, Path], list[str]]
 
 
 def memfit() -> str:
-    """Return the command beside this interpreter, or on the path."""
+    """Return the command next to this interpreter, or on `PATH`."""
     beside = Path(sys.executable).with_name("memfit")
     found = str(beside) if beside.is_file() else shutil.which("memfit")
     if not found:
@@ -65,14 +65,14 @@ class Curve:
     unit: str
     sizes: tuple[int, ...]
     command: Command
-    # What ends the curve on a larger machine.
+    # Limit of the curve on a larger machine.
     limit: str
     # Makes what the command needs, outside the measured time.
     prepare: Callable[[int, Path], None] = lambda _size, _folder: None
 
 
 def recording(size: int, folder: Path) -> None:
-    """Record a training with at least this many allocator events."""
+    """Record a training run with at least this many allocator events."""
     # A step of four layers has about 150 events.
     steps = max(size // 150, 1)
     command = dry_run("--steps", str(steps), options=("-o", str(folder / "run.memfit")))
@@ -193,7 +193,7 @@ CURVES = (
 
 @dataclass(frozen=True)
 class Point:
-    """What one size took."""
+    """Cost of one size."""
 
     size: int
     wall: float
@@ -220,7 +220,7 @@ def measured(command: list[str]) -> int:
     """Run a command; print what it and its children took."""
     began = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    # A verdict or a finding is no failure.
+    # A verdict or a finding is not a failure.
     if done.returncode not in (0, 1):
         print(done.stderr, file=sys.stderr)
         return 1

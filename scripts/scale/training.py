@@ -1,4 +1,4 @@
-"""A training of a given size: what `scripts/scale/curves.py` runs on a virtual GPU.
+"""A training script of a given size, which `scripts/scale/curves.py` runs on a virtual GPU.
 
 memfit run --gpu a100-80gb --steps 0 -- python scripts/scale/training.py --layers 1000
 """

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 SITE = ROOT / "target/site"
 # Folders whose pages are all listed, by the word that stands for them in mkdocs.yml.
 FOLDERS = {"REMEDIES": "docs/remedies", "CAUSES": "docs/causes", "MEASUREMENTS": "measurements"}
-# A measurement beside the guide that it belongs to.
+# Measurements, each with the guide that it belongs to.
 CORPUS = ROOT / "docs/check-corpus.md"
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 # HTML in Markdown names files, too.

@@ -3,8 +3,8 @@
     python scripts/structure/build_times.py TREE [TREE...]
 
 Each tree is built first (debug). Then a cost constant, a lint rule and a lever are changed in turn,
-both are built again three times each, and everything is put back. A table with the least time is printed:
-by the clock, and of the processor.
+both are built again three times each, and everything is put back. A table with the minimum is printed: wall
+time and CPU time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONSTANT = re.compile(r"(const \w+: f64 = )(\d[\d_.]*)(;)")
 
 
 def build(tree: Path) -> tuple[float, float]:
-    """Seconds by the clock and of the processor."""
+    """Return wall time and CPU time in seconds."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     for what in (["--bin", "memfit"], ["-p", "memfit-vgpu"]):
         subprocess.run(["cargo", "build", "--quiet", *what], cwd=tree, check=True)

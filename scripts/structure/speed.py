@@ -1,9 +1,9 @@
-"""Compare what a step, and a whole run of the example, cost under two builds of memfit.
+"""Compare the cost of a step and of a whole run of the example under two builds of memfit.
 
     python scripts/structure/speed.py BEFORE AFTER
 
-Each argument is a `memfit` command with its libraries beside it. Both run the same benchmarks in turn, so
-that a busy machine slows both. What is counted is the processor's time: the least of all steps and turns.
+Each argument is a `memfit` command with its libraries next to it. Both run the same benchmarks alternately,
+so that other load slows both. The figure is the minimum CPU time over all steps and rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One training script on a virtual card, and whether everything about it is in order."""
+"""Runs one training script on a virtual GPU, and checks its report."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def problems(self) -> list[str]:
-        """Why this case is not in order; empty if it is."""
+        """Return what is wrong with this case; empty if nothing is."""
         report = self.report
         if not report:
             return ["no report"]
@@ -93,7 +93,7 @@ class Outcome:
 
 
 def memfit() -> str:
-    """The installed command: the one named by MEMFIT_COMMAND, beside this interpreter, or on the path."""
+    """Return the command named by MEMFIT_COMMAND, next to this interpreter, or on `PATH`."""
     beside = Path(sys.executable).with_name("memfit")
     found = os.environ.get("MEMFIT_COMMAND") or (str(beside) if beside.is_file() else shutil.which("memfit"))
     if not found:

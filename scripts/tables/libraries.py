@@ -3,7 +3,7 @@ docs/libraries.md.
 
     python scripts/tables/libraries.py [--python PATH] [--only WORDS]
 
-The interpreter needs what requirements/libraries.txt names. Results are kept beside the page, so that
+The interpreter needs what requirements/libraries.txt names. Results are kept next to the page, so that
 `--only` runs the cases whose names hold these words again, and leaves the other rows as they were.
 """
 
@@ -56,17 +56,17 @@ def row(what: str, result: dict[str, Any]) -> str:
 
 
 def page(found: dict[str, Any], python: str) -> str:
-    """docs/libraries.md."""
+    """Format docs/libraries.md."""
     every = [result for library in found.values() for result in library.values()]
     good = sum(not each["problems"] for each in every)
     base = versions(python, ["torch"])
     text = f"""# Libraries that were run
 
 Written by `make libraries` ({datetime.date.today()}; torch {base["torch"]}, Python {base["python"]}). Each row is a
-training script of `workloads/libraries/` that knows nothing of memfit, run by `memfit run` for {STEPS} optimizer steps
-on the card named. {good} of {len(every)} rows are as they should be: the script ran, no call was refused, and what the
-script works out from shapes and formats (in the fifth column: parameters, and optimizer state in most rows) is what was
-there at the peak. The peaks themselves are as seen, and were compared with nothing. Sizes are in MiB. *Assumed* are values that only the kernels know.
+training script of `workloads/libraries/` that does not use memfit, run by `memfit run` for {STEPS} optimizer steps
+on the named GPU. {good} of {len(every)} rows pass: the script ran, no call was refused, and the bytes at the peak equal
+those that the script computes from shapes and data types (fifth column: parameters, and optimizer state in most rows).
+The peaks were not compared with anything. Sizes are in MiB. *Assumed* counts values that only a GPU can compute.
 
 To run a row again: `python scripts/tables/libraries.py --only WORDS`; each row's command line is in
 [libraries.toml](../scripts/tables/libraries.toml), the versions in

@@ -42,7 +42,7 @@ class Release:
         return ENVIRONMENTS / f"torch-{self.torch}-python-{self.python}"
 
     def interpreter(self) -> str:
-        """The environment's Python; the environment is made if it is not there."""
+        """Return the environment's Python; create the environment if it does not exist."""
         python = self.environment / "bin/python"
         if not python.exists():
             make = ["uv", "venv", "--quiet", "--clear", "--python", self.python, str(self.environment)]

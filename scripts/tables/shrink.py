@@ -3,10 +3,10 @@
   python scripts/tables/shrink.py [--only NAME ...]   models to measure again; others keep their rows
   python scripts/tables/shrink.py --rows NAME ...     techniques to measure again, of the models of `--only`
   python scripts/tables/shrink.py --only              no model; writes the page again
-  python scripts/tables/shrink.py --published         published figures to measure again, beside `--only`
+  python scripts/tables/shrink.py --published         published figures to measure again, also with `--only`
 
-The libraries of requirements/shrink.txt have to be on PYTHONPATH, as for `make shrink`. Beside what was
-counted stands what arithmetic gives for it from the numbers of parameters and the shapes of layers.
+The libraries of requirements/shrink.txt have to be on PYTHONPATH, as for `make shrink`. Measured bytes are
+compared with those computed from the numbers of parameters and the shapes of layers.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ ARITHMETIC: dict[str, Callable[[int, int, Layers], float]] = {
     "torchao-int4": int4,
     "semi-structured": sparse,
 }
-# Why what is held differs from arithmetic by more than 2 %.
+# Reasons why measured bytes differ from the computed ones by more than 2 %.
 EXPLAINED: dict[tuple[str, str], str] = {}
 
 

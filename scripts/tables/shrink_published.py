@@ -1,4 +1,4 @@
-"""Published figures beside what memfit measures for the same settings: a section of `measurements/shrink.md`.
+"""Compares published figures with memfit's for the same settings: a section of `measurements/shrink.md`.
 
 Sizes of data sets, and the lengths of their samples, are not here. Where a published figure depends on them,
 differences between two techniques are compared, in which they cancel.
@@ -151,7 +151,7 @@ def measure_torchao() -> dict[str, Any]:
 
 
 def measure_optimizer() -> dict[str, Any]:
-    """What the peak of tensors falls by."""
+    """Return by how much the peak of tensors falls."""
     rows = shrink_file(ROOT / "scripts/accuracy/vit_huge.py", "rtx-4070-ti-super", "8-bit-optimizer")
     return {name: row["training"]["allocated"] for name, row in rows.items()}
 
@@ -230,7 +230,7 @@ def _optimizer(found: dict[str, Any] | None) -> list[Row]:
 
 
 def _papers(tables: dict[str, Any]) -> list[Row]:
-    """What two papers state by arithmetic, in the tables above."""
+    """Return the figures that two papers state from arithmetic."""
     rows: list[Row] = []
     for model in MODELS:
         document = tables.get(model)

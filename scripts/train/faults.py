@@ -10,9 +10,9 @@ tensor is an allocation of its own. A step survives a fault if its successful at
 batches, the optimizer stepped once, and no more memory is in use afterwards than without the fault.
 
 On the CPU, where values are real, each operation of a step fails in turn. A step survives a fault if
-parameters, buffers and optimizer state are then bit-identical to those of a training with the same split.
+parameters, buffers and optimizer state are then bit-identical to those of a training run with the same split.
 
-Both tests run in the first step of a training, in which the optimizer creates its state, and in the second.
+Both tests run in the first step of training, in which the optimizer creates its state, and in the second.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ FATAL = 4
 
 
 class Block(nn.Module):
-    """An MLP beside the residual stream."""
+    """An MLP with a residual connection."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ def advantages(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def preferred(model: nn.Module, batch: Any) -> torch.Tensor:
-    """DPO: the chosen beside the rejected, sample by sample."""
+    """DPO: chosen and rejected answers, sample by sample."""
     one, other = model(batch[0])[:, 0], model(batch[0].flip(1))[:, 0]
     return -functional.logsigmoid(0.1 * (one - other)).mean()
 

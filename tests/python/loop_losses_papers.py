@@ -127,7 +127,7 @@ def unpaired(model: nn.Module) -> Callable[[nn.Module, Any], torch.Tensor]:
 
 
 def warm_distillation(model: nn.Module) -> Callable[[nn.Module, Any], torch.Tensor]:
-    """Hinton's, with a temperature, and hard labels beside it."""
+    """Hinton's, with a temperature, and hard labels in addition."""
     teacher = copy.deepcopy(model).requires_grad_(False)
     with torch.no_grad():
         for parameter in teacher.parameters():
@@ -308,7 +308,7 @@ def bounded(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def logit_norm(model: nn.Module, batch: Any) -> torch.Tensor:
-    """A z-loss beside cross-entropy."""
+    """A z-loss in addition to cross-entropy."""
     found = model(batch[0])
     return functional.cross_entropy(found, batch[1]) + 1e-2 * found.logsumexp(1).pow(2).mean()
 

@@ -212,7 +212,7 @@ class Learned(nn.Module):
 
 
 class Outputs(NamedTuple):
-    """What a model returns, with fields."""
+    """Output of a model, with fields."""
 
     logits: torch.Tensor
     hidden: torch.Tensor

@@ -173,7 +173,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "a z-loss of normalised outputs": (Normalised, rows, lambda _: logit_norm),
 }
 
-# Loops whose samples share random numbers, which each micro-batch draws anew.
+# Loops whose samples share random numbers, which each micro-batch draws again.
 SHARED: dict[str, tuple[Any, ...]] = {
     "negatives drawn for the batch": (Perceptron, rows, lambda _: noise_contrast),
     "layers dropped by its own generator": (lambda: Dropping(True), rows, lambda _: entropy),

@@ -30,7 +30,7 @@ class Inherited(torch.optim.AdamW):
 
 
 class Around(torch.optim.AdamW):
-    """PyTorch's step, with something beside it."""
+    """PyTorch's step, with additional work."""
 
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)

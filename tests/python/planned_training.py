@@ -1,4 +1,4 @@
-"""Scripts trained by themselves and under a plan, from outside, on this machine's processor: what each of
+"""Scripts trained by themselves and under a plan, from outside, on this machine's CPU: what each of
 them learnt.
 
     python planned_training.py CASES.json     # name: {script, planned, plan}

@@ -28,7 +28,7 @@ def proof(name):
 
 @functools.cache
 def why(name: str) -> str:
-    """Why a rule is there, as its page says it, in one line."""
+    """Return the reason for a rule from its page, in one line."""
     page = subprocess.run([memfit(), "rule", name], capture_output=True, text=True, check=True).stdout
     return " ".join(page.split("\nWhy\n")[1].split("\nExample\n")[0].split())
 

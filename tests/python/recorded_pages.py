@@ -10,7 +10,7 @@ from runs import MIB, invoke
 
 
 class Trace:
-    """A snapshot of a training, written by hand: every block has a segment of its own, which goes back with
+    """A snapshot of training, written by hand: every block has a segment of its own, which goes back with
     it.
     """
 

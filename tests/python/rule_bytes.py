@@ -183,7 +183,7 @@ def eval_without_no_grad() -> dict[str, int]:
 
 @case
 def late_zero_grad() -> dict[str, int]:
-    # Deep and narrow: what a backward pass needs beside activations and gradients is small.
+    # Deep and narrow: a backward pass needs little memory in addition to activations and gradients.
     model = nn.Sequential(*[layer for _ in range(64) for layer in (nn.Linear(256, 256), nn.Tanh())]).to(
         DEVICE
     )

@@ -35,7 +35,7 @@ OVERHEAD = ("rounding", "fragmentation")
 
 
 def memfit() -> str:
-    """The installed command: the one named by MEMFIT_COMMAND, beside this interpreter, or on the path."""
+    """Return the command named by MEMFIT_COMMAND, next to this interpreter, or on `PATH`."""
     beside = Path(sys.executable).with_name("memfit")
     found = os.environ.get("MEMFIT_COMMAND") or (str(beside) if beside.is_file() else shutil.which("memfit"))
     if not found:

@@ -105,7 +105,7 @@ def test_keywords_are_the_options_of_the_verb(verb):
     stated = set(re.findall(r"^\s+(?:-\w, )?--([a-z-]+)", helped, re.M)) - ONLY_COMMANDS
     function = getattr(verbs, verb)
     keywords = {name.replace("_", "-") for name in function.__kwdefaults__} - {"cwd", "env", "progress"}
-    # `prove=False` is `--no-prove` of a run; the page of a cause is no report.
+    # `prove=False` is `--no-prove` of a run; the page of a cause is not a report.
     renamed = {"no-prove": "prove"} if verb == "run" else {}
     assert keywords - {"diff"} == {renamed.get(name, name) for name in stated} - {"cause"}
 

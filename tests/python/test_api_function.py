@@ -34,7 +34,7 @@ def test_a_scripts_function_is_called_without_the_script(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     subprocess.run([sys.executable, "train.py", "--flag"], cwd=tmp_path, check=True)
     subprocess.run([sys.executable, str(function.RUNNER), str(tmp_path / "call.pickle")], check=True)
-    # The script was imported anew: its list is as at first.
+    # The script was imported again: its list has its first value.
     assert (tmp_path / "called").read_text() == "3 0.1 [3] ['--flag']"
     assert (tmp_path / "imports").read_text() == "__main__\n__mp_main__\n"
 

@@ -135,7 +135,7 @@ def test_what_is_kept_is_taken_and_named(tmp_path: Path) -> None:
     assert "forgot" in ask("calibrate", "--forget", "t4").stdout
     gone = ask("calibrate", "--show")
     assert gone.status == 2
-    assert "nothing was measured" in gone.stderr
+    assert "no calibration is stored" in gone.stderr
 
 
 def test_a_calibration_from_elsewhere_is_taken_where_it_is_named(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_calibration_from_elsewhere_is_taken_where_it_is_named(tmp_path: Path)
     target.write_text('{"schema": "memfit.calibrate/2"}')
     broken = invoke(["gpus", "t4", "--calibration", str(target)])
     assert broken.status == 2
-    assert "is no calibration" in broken.stderr
+    assert "is not a calibration" in broken.stderr
 
 
 def test_without_a_card_it_says_so() -> None:

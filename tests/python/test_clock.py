@@ -46,7 +46,7 @@ SCRIPT = """
             for _ in range(times):
                 torch.mm(a, b, out=c)
 
-    # Events: what one stream does takes its time. Kernels on two streams have the card between them, a copy has it beside them.
+    # Events: what one stream does takes its time. Kernels on two streams share the GPU; a copy does not slow them down.
     def elapsed(*streams):
         torch.cuda.synchronize()
         first, *ends = (torch.cuda.Event(enable_timing=True) for _ in range(1 + len(streams)))

@@ -1,4 +1,4 @@
-"""`python -m memfit.comment`, and the steps of the action and of GitLab's job that use it, beside services on
+"""`python -m memfit.comment`, and the steps of the action and of GitLab's job that use it, with services on
 this machine.
 """
 

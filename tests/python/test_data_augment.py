@@ -116,7 +116,7 @@ def test_each_change_alone_is_torchvisions(change: dict[str, Any]) -> None:
     [ours] = augment(image[None], [one])
     other = as_torchvision(image / 255, one, ALL["fill"], "bilinear")
     assert float((ours - other).abs().quantile(0.999)) < 1e-4
-    assert not torch.allclose(ours, image / 255, atol=0.01), "the change is no change"
+    assert not torch.allclose(ours, image / 255, atol=0.01), "the change is not a change"
 
 
 def test_targets_follow_augmentation_as_in_torchvision() -> None:

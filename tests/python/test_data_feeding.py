@@ -1,4 +1,4 @@
-"""`memfit data --loader`: a script's own `DataLoader`, measured beside the card that it feeds."""
+"""`memfit data --loader`: a script's own `DataLoader`, compared with the speed of the GPU that it feeds."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_slow_loader_is_measured_and_better_settings_proposed(tmp_path: Path) 
     assert others[0]["workers"] == 1
     assert all(trial["memory"] > 0 for trial in others)
     if len(others) > 1:
-        # With one processor, one worker is all that is tried.
+        # With one CPU, one worker is all that is tried.
         assert report["proposed"]["num_workers"] > 1
         assert report["proposed"]["persistent_workers"]
         assert report["proposed"]["shared_memory"] >= 2 * report["batch"]["bytes"]

@@ -283,5 +283,5 @@ def test_shards_say_which_label_is_no_number(files: list[str], tmp_path: Path) -
                 about = tarfile.TarInfo(f"{number:04}.{ending}")
                 about.size = len(content)
                 tar.addfile(about, io.BytesIO(content))
-    with pytest.raises(Exception, match=r"the label of `0000` is no number: `0.0`"):
+    with pytest.raises(Exception, match=r"the label of `0000` is not a number: `0.0`"):
         ImageLoader(str(path), **OPTIONS)

@@ -207,7 +207,7 @@ def test_other_types_are_not_converted_without_dtype(tmp_path: Path) -> None:
 
     deep = Image.fromarray(numpy.full((40, 40), 25700, numpy.uint16))
     (tmp_path / "class0" / "deep.png").write_bytes(encoded(deep, "PNG"))
-    with pytest.raises(memfit.data.ImageError, match="uint16, and the batch is of uint8"):
+    with pytest.raises(memfit.data.ImageError, match="uint16, but the batch has uint8"):
         list(ImageLoader(tmp_path, size=16, memory="64 MiB"))
     *_, (images, _) = ImageLoader(tmp_path, size=16, memory="64 MiB", dtype=torch.uint8)
     assert torch.equal(images, torch.full((1, 3, 16, 16), 100, dtype=torch.uint8))

@@ -1,4 +1,4 @@
-"""`memfit.data.decode` beside Pillow and torchvision, pixel by pixel."""
+"""Compares `memfit.data.decode` with Pillow and torchvision, pixel by pixel."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_the_report_describes_the_folder(tmp_path: Path) -> None:
     assert (report["progressive"], report["turned"]) == (1, 1)
     assert report["classes"] == [{"name": "class0", "count": 7}, {"name": "class1", "count": 9}]
     assert {kind["name"]: kind["count"] for kind in report["types"]} == {"uint8": 14, "uint16": 1}
-    # A file that is cut off has a good header: only decoding it tells.
+    # A truncated file has a valid header: only decoding shows the fault.
     assert [Path(file["name"]).name for file in report["broken"]["files"]] == ["page.jpg"]
     assert report["loader"]["images_per_second"] > 0
     batch = 64 * 3 * 64 * 64 * 4
@@ -52,7 +52,7 @@ def test_the_report_describes_the_folder(tmp_path: Path) -> None:
     done = run(str(tmp_path), "--measure", "0")
     assert "16 images in" in done.stdout
     # Lines are broken where the terminal ends.
-    assert "page.jpg: it is no image" in " ".join(done.stdout.split())
+    assert "page.jpg: it is not an image" in " ".join(done.stdout.split())
     assert "What to change" in done.stdout
 
 

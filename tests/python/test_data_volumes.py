@@ -56,7 +56,7 @@ def test_blocks_of_nifti_are_what_was_written(kind: str, name: str, order: str, 
         volume.read((0, 8))
     if not name.endswith("gz"):
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
-        with pytest.raises(ValueError, match="cut off"):
+        with pytest.raises(ValueError, match="truncated"):
             Volume(tmp_path / name)
 
 

@@ -1,4 +1,4 @@
-"""What is distributed: the checks on wheels fail where they should, builds say what is missing, and the
+"""Distributed files: the checks on wheels find faults, builds name what is missing, and the
 workflows do nothing that cannot be done here. None of it needs zig.
 """
 

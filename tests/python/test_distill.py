@@ -108,7 +108,7 @@ def test_attention_is_where_outputs_are_large_whatever_their_channels() -> None:
 
 
 class Attending(nn.Module):
-    """Returns attention weights beside its output, as the modules of transformers do."""
+    """Returns attention weights in addition to its output, as the modules of transformers do."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()

@@ -66,6 +66,6 @@ def test_the_phases_lose_accuracy_or_bytes() -> None:
 def test_the_peak_of_a_phase_is_a_virtual_gpu_s() -> None:
     rows = shown("--only", "adapt-lora")
     weights = number(rows["as trained"], "weights") / 1024
-    # AdamW keeps two numbers for each weight beside its gradient, and an adapter next to nothing.
+    # AdamW keeps two numbers for each weight in addition to its gradient, and an adapter next to nothing.
     assert 4 * weights < number(rows["as trained"], "peak") < 6 * weights
     assert weights < number(rows["turned images: LoRA"], "peak") < 2.5 * weights

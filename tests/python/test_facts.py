@@ -1,4 +1,4 @@
-"""Facts that the probe counts about a training, in a process of its own on the CPU."""
+"""Facts that the probe counts about a training run, in a process of its own on the CPU."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ TRAININGS = {
 
 
 def counted(micro_batch: int, scripts: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Count the facts of each training, and collect the refused levers."""
+    """Count the facts of each training run, and collect the refused levers."""
     probe = Path(__file__).resolve().parents[2] / "python/memfit/_probe"
     lines = [BEGIN]
     for name, script in scripts.items():

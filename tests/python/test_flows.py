@@ -113,7 +113,7 @@ NOT_REACHED = {
 
 
 def reached(flows: ModuleType, code: str, folder: Path) -> bool:
-    """Whether the value can have reached the failing statement."""
+    """Return `True` if the value can have reached the failing statement."""
     lines = textwrap.dedent(code).lstrip("\n").splitlines(keepends=True)
     path = str(folder / "train.py")
 

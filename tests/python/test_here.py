@@ -1,4 +1,4 @@
-"""Where memfit cannot work, or something is missing, `memfit run` and `memfit doctor` say so in one line,
+"""If memfit cannot work or something is missing, `memfit run` and `memfit doctor` say so in one line,
 with what mends it.
 """
 

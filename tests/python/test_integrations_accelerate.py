@@ -112,7 +112,7 @@ def test_a_smaller_executable_batch_keeps_the_global_batch() -> None:
 
     assert train("fits with") == "fits with 6"
     assert tried == [(48, 1), (24, 2), (12, 4), (6, 8)]
-    # Another call starts anew: it may have another model.
+    # Another call starts from the beginning: it may have another model.
     tried.clear()
     train("again")
     assert tried[0] == (48, 1)

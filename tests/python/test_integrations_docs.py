@@ -1,4 +1,4 @@
-"""Executes the examples of docs/integrations.md, each section in a training of its own."""
+"""Executes the examples of docs/integrations.md, each section in a training run of its own."""
 
 from __future__ import annotations
 

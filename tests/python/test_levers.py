@@ -1,4 +1,4 @@
-"""Each lever: what it does to a training, what its label promises, and that nothing is left of it when it is
+"""Each lever: what it does to training, what its label promises, and that nothing is left of it when it is
 undone.
 """
 

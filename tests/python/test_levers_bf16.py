@@ -140,7 +140,7 @@ class Timed(nn.Module):
 
 
 class Scaled(nn.Module):
-    """Pictures less their mean, and angles of its own, beside weights in the same module."""
+    """Subtracts the mean of images, and has angles and weights in the same module."""
 
     def __init__(self) -> None:
         super().__init__()

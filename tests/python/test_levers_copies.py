@@ -142,7 +142,7 @@ def test_checkpoints_keep_their_meaning(chosen: list[tuple[str, Any]]) -> None:
     plain.load_state_dict(saved)
     assert torch.allclose(outputs(plain), outputs(model), atol=1e-5), "what is saved was trained"
 
-    # State saved by another training is loaded normally, and this one continues from it.
+    # State saved by another training run is loaded normally, and this one continues from it.
     torch.manual_seed(1)
     other = target_of(Language(0.0))
     train(other, 2)

@@ -159,7 +159,7 @@ def test_scores_that_are_something_else_are_computed_as_written() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             scores = self.q(x) @ self.k(x).transpose(-2, -1)
             weights = (scores / 3.0).softmax(-1)
-            # An entropy is no attention, and neither is a softmax over the queries.
+            # An entropy is not attention, and neither is a softmax over the queries.
             return -(weights * weights.log()).sum() + scores.softmax(-2).max() + scores.mean()
 
     torch.manual_seed(0)

@@ -86,7 +86,7 @@ def test_wrong_usage_is_one_line(shell, capsys):
         ("%memfit fly", "no verb 'fly'"),
         ("%%memfit run --gpu gtx-9 --alone\nx = 1", "no GPU named `gtx-9`"),
         ("%%memfit run --into 2x\nx = 1", "the name of a variable, not '2x'"),
-        ("%%memfit run -- python x.py\nx = 1", "a cell is run, or a command"),
+        ("%%memfit run -- python x.py\nx = 1", "`%%memfit` runs the cell and takes no command"),
         ("%memfit run --gpu t4 --into", "`--into` needs a value"),
     ]:
         assert not cell(shell, text).success

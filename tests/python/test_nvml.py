@@ -1,4 +1,4 @@
-"""NVML beside the device: the same cards, the same memory, and what PyTorch needs of it."""
+"""Compares NVML with the virtual GPU: the same devices, the same memory, and the calls that PyTorch makes."""
 
 from __future__ import annotations
 

@@ -168,5 +168,5 @@ def test_a_real_card_is_read_through_nvidias_own_library(tmp_path: Path) -> None
 def test_a_missing_real_gpu_is_reported() -> None:
     done = command("run", "--gpu", "local", "--", "true")
     if done.returncode == 2:
-        assert "there is no NVIDIA GPU with a working driver here" in done.stderr
+        assert "no NVIDIA GPU with a working driver was found" in done.stderr
         assert "hint:" in done.stderr

@@ -76,7 +76,7 @@ BY_NAME = (
 
 @functools.cache
 def planned(script: str, *options: str) -> tuple[Path, Any]:
-    """A script and what `memfit plan` says of it; the plan lies beside it."""
+    """Return a script and the answer of `memfit plan`; the plan file is next to it."""
     folder = Path(tempfile.mkdtemp(prefix="memfit-plan-"))
     (folder / "train.py").write_text(script)
     run = invoke(

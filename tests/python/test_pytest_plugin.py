@@ -182,7 +182,7 @@ def test_another_test_gets_the_report_of_a_marked_one(tmp_path):
     assert "test_by_name PASSED" in done.stdout, done.stdout
     assert "test_by_function PASSED" in done.stdout
     assert "test_of_none FAILED" in done.stdout
-    assert "`test_reported.py::test_by_name` is no collected test with the mark memfit" in done.stdout
+    assert "`test_reported.py::test_by_name` is not a collected test with the mark memfit" in done.stdout
     assert "memfit_report belongs in another test" in done.stdout
     assert (tmp_path / "ran").read_text() == "x", "a marked test ran twice"
 

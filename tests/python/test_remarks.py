@@ -208,7 +208,7 @@ def test_what_is_made_to_happen_elsewhere_is_held_there() -> None:
     assert set(ELSEWHERE) <= set(listed())
     for name, (file, words) in ELSEWHERE.items():
         text = (ROOT / file).read_text()
-        # Here, the table above is no proof.
+        # Here, the table above is not a proof.
         assert text.count(words) > sum(ELSEWHERE[other] == (file, words) for other in ELSEWHERE) * (
             file == HERE
         ), name

@@ -1,4 +1,4 @@
-"""The claims of the rules' pages on what stands around a training: ranks, loaders, checkpoints and settings,
+"""The claims of the rules' pages on what stands around training: ranks, loaders, checkpoints and settings,
 carried out with torch.
 """
 

@@ -121,7 +121,7 @@ def test_a_first_step_alone_decides_where_what_it_made_would_fit_too(tmp_path):
     code = STEPS.format(optimizer="AdamW").replace("torch.zeros(8,", "torch.zeros({rows},")
     small = failing(tmp_path, code.format(rows=8), "--steps", "1", "--format", "json")
     assert (small.status, small.report["verdict"]) == (0, "fits")
-    # Most of the card in the forward pass: the 192 MiB that the step leaves behind do not fit beside it.
+    # Most of the card in the forward pass: the 192 MiB that the step leaves behind do not fit in addition.
     large = failing(tmp_path, code.format(rows=23_000), "--steps", "1", "--format", "json")
     assert (large.status, large.report["verdict"]) == (NO_ANSWER, "unknown"), large.report["peak"]
     assert large.report["problem"]["kind"] == "single-step"
@@ -146,7 +146,7 @@ def test_the_path_gives_way_only_where_it_has_no_torch(tmp_path):
         assert answer.report["script"]["command"][0] == str(beside)
         assert any(str(bare) in note for note in answer.report["fidelity"]["notes"])
     else:
-        # A stand-alone memfit has no interpreter beside it.
+        # A stand-alone memfit has no interpreter next to it.
         assert answer.status == NO_ANSWER
         assert "PyTorch is not installed" in answer.stderr
 

@@ -92,7 +92,7 @@ def test_a_process_that_is_spoken_with_is_not_waited_for() -> None:
     assert (report["verdict"], report["cause"]) == ("oom", "other-processes")
     [fix] = [fix for fix in report["fixes"] if fix["lever"] == "end-other-process"]
     assert (fix["fits"], fix["edit"], fix["evidence"]) == (True, None, "modelled"), fix
-    assert "`helper` may be spoken with while it runs" in fix["how"]
+    assert "the script may communicate with `helper` while it runs" in fix["how"]
 
 
 MAIN = '''"""A script."""

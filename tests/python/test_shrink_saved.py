@@ -177,7 +177,7 @@ def quantized(kind: Any) -> Callable[[nn.Module], tuple[Any, str]]:
 def adapted(
     change: Callable[..., shrink.Applied], packed: str = "", **options: Any
 ) -> Callable[[nn.Module], tuple[Any, str]]:
-    """Adapters of peft, beside the weights that the model had, which are quantized again."""
+    """Load adapters of peft onto the original weights, which are quantized again."""
 
     def make(model: nn.Module) -> tuple[Any, str]:
         peft = importlib.import_module("peft")

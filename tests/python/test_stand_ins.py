@@ -159,7 +159,7 @@ def test_data_that_is_not_here_is_as_it_was_stated(tmp_path: Path) -> None:
     assert answer.said["Graphs"] == "URLError"
     for name in ("CIFAR10", "ImageFolder", "Own", "Remote"):
         assert answer.said[name] == [77, [4, 3, 40, 30], "torch.uint8", [0, 1, 2, 0]], name
-    assert answer.said["Broken"] == "RuntimeError", "a mistake of the script's own is no lack of files"
+    assert answer.said["Broken"] == "RuntimeError", "a mistake of the script's own is not a lack of files"
     assert noted(answer, "`Own`", "image:3x40x30:uint8", "77")
 
 

@@ -1,4 +1,4 @@
-"""What changes after a batch was compared: the loss function, the data, and variables around the loss.
+"""Changes after a batch was compared: the loss function, the data, and variables around the loss.
 
 Each of these trainings is equal in parts at first, and later is not: the difference is refused, never silent.
 """

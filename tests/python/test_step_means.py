@@ -141,7 +141,7 @@ def test_labels_that_are_ignored_in_a_later_part_are_seen() -> None:
 
 
 def check(loss: Any, micro: int, *, equal: bool, **settings: Any) -> None:
-    """A step in parts beside one of plain torch: equal, or refused and done only where that is allowed."""
+    """A step in micro-batches gives the result of plain torch, or is refused unless `allow` permits it."""
     torch.manual_seed(0)
     model = Perceptron().double()
     plain = copy.deepcopy(model)
@@ -166,7 +166,7 @@ def check(loss: Any, micro: int, *, equal: bool, **settings: Any) -> None:
         assert torch.equal(flat(model), before)
         with pytest.warns(UserWarning, match="splitting the batch changes training results"):
             assert step(allow="changes-training")(data()).changed
-        # A part may have nothing that a mask lets through, which is no number.
+        # A part may have nothing that a mask lets through, which is not a number.
         assert not torch.allclose(flat(model), flat(plain), rtol=1e-10, atol=1e-12)
         return
     with warnings.catch_warnings():

@@ -96,7 +96,7 @@ def test_a_rank_stuck_in_a_collective_is_released(world: int, faults: int) -> No
 
 @pytest.mark.parametrize("faults", [1, pytest.param(2, marks=exhaustive)])
 def test_ranks_that_share_a_batch_may_run_out_of_memory(faults: int) -> None:
-    """Tensor parallelism, alone and beside FSDP2: layers that lie on both dimensions of a mesh, and on one of
+    """Tensor parallelism, alone and with FSDP2: layers that lie on both dimensions of a mesh, and on one of
     them.
     """
     said = ranks(4, faults, "tensor_training.py")

@@ -122,7 +122,7 @@ BEST_SO_FAR = """
 def test_the_best_weights_so_far_are_parameters(tmp_path: Path) -> None:
     by_category = on_device(BEST_SO_FAR, tmp_path).report["at_peak"]["by_category"]
     assert by_category["parameters"] == 2 * MIB_OF_MODEL << 20, by_category
-    # Sums of gradients are no parameters, though they have their names and shapes.
+    # Sums of gradients are not parameters, though they have their names and shapes.
     assert sum(by_category.values()) >= 4 * MIB_OF_MODEL << 20, by_category
 
 

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-exhaustive`: further values of parameters of which it tries some."""
+"""Parameter values that `make test` leaves to `make test-exhaustive`."""
 
 from __future__ import annotations
 

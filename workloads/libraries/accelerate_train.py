@@ -59,7 +59,7 @@ def main():
         whole = 8 * args.width**2 + 5 * args.width + 10 * args.width + 10
         share += whole * (4 if args.precision == "no" else 2)
     if accelerator.is_main_process:
-        # FSDP1 gathers whole parameters beside the shards.
+        # FSDP1 gathers whole parameters in addition to the shards.
         held = {} if args.fsdp == 1 else {"parameters": share}
         say(optimizer=states, **held)
     for features, labels in loader:

@@ -37,7 +37,7 @@ pub enum AllocationError {
     #[error("out of memory: {0} bytes are more than 1 EiB")]
     TooLarge(u64),
     /// The pool does not exist.
-    #[error("there is no pool {0}")]
+    #[error("pool {0} does not exist")]
     NoSuchPool(PoolId),
 }
 
@@ -51,10 +51,10 @@ pub struct FreeError(pub Address);
 #[non_exhaustive]
 pub enum PoolError {
     /// The pool does not exist.
-    #[error("there is no pool {0}")]
+    #[error("pool {0} does not exist")]
     NoSuchPool(PoolId),
     /// The pool is recording already.
-    #[error("pool {0} is recording already")]
+    #[error("pool {0} is already recording")]
     AlreadyRecording(PoolId),
     /// The pool is not recording.
     #[error("pool {0} is not recording")]
@@ -87,7 +87,7 @@ pub enum RestoreError {
         segment: u64,
     },
     /// Two segments overlap.
-    #[error("the segment at {0} overlaps the one before it")]
+    #[error("the segment at {0} overlaps the previous one")]
     Overlap(Address),
     /// A block or segment has no bytes, or exceeds the address space.
     #[error("the segment at {0} has an impossible size")]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Address on the device. Zero is no address.
+/// Address on the device. Zero is not an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u64);
 

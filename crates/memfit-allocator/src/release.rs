@@ -10,7 +10,7 @@ pub struct Release {
     minor: u16,
 }
 
-/// Error for a text that is no release number.
+/// Error for a text that is not a release number.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not a PyTorch release; a release looks like 2.9 or 2.15.0+cu132")]
 pub struct ReleaseError(String);

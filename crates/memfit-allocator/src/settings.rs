@@ -9,7 +9,7 @@ pub const LARGE_SEGMENT: u64 = 20 * MIB;
 /// Settings that affect the placement of memory. Those of pinned memory and of locking are omitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Blocks of at least this size are never split, nor used for smaller requests. [`u64::MAX`] is no limit.
+    /// Blocks of at least this size are never split, nor used for smaller requests. [`u64::MAX`]: no limit.
     pub max_split_size: u64,
     /// Maximum difference between an unsplit block and its request.
     pub max_non_split_rounding: u64,
@@ -126,7 +126,7 @@ pub enum SettingsError {
         release: Release,
     },
     /// Invalid value.
-    #[error("`{value}` is no value for `{name}`: {expected}")]
+    #[error("`{value}` is not a value for `{name}`: {expected}")]
     Value {
         /// Name of the setting.
         name: &'static str,

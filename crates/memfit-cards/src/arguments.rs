@@ -26,10 +26,10 @@ pub struct Arguments(Vec<OsString>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentsError {
     /// No argument of the command sets the batch size.
-    #[error("no argument of the command is known to hold the batch size")]
+    #[error("memfit does not know which argument of the command sets the batch size")]
     NoBatch,
     /// A placeholder for which no value was given.
-    #[error("the command has `{{batch}}` in it, and no batch size is given")]
+    #[error("the command contains `{{batch}}`, but no batch size is given")]
     BatchMissing,
 }
 

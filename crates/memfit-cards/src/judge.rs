@@ -114,7 +114,7 @@ pub struct Judge {
     proves_all: bool,
     /// `true` if the script has been seen to catch an out-of-memory error.
     catches: bool,
-    /// The parts of a training in which an out-of-memory error has been seen to end the script.
+    /// The parts of a training run in which an out-of-memory error has been seen to end the script.
     fatal: Vec<Site>,
     /// The first successful run, after further runs showed whether numbers that only a GPU can compute have
     /// an effect.

@@ -2,9 +2,9 @@
 //!
 //! Owns the verdicts on the GPUs of a catalogue from as few runs as possible ([`Judge`]: one run per
 //! architecture, replays for its other GPUs, and a run if a replay could be wrong), the price file and the
-//! price of a training ([`Prices`]), the order of rows and their Pareto front, and the estimated memory of N
-//! replicas of a single-process script. `memfit plan` uses [`smallest_fitting`] to find the smallest GPU on
-//! which a script fits.
+//! price of a training run ([`Prices`]), the order of rows and their Pareto front, and the estimated memory
+//! of N replicas of a single-process script. `memfit plan` uses [`smallest_fitting`] to find the smallest GPU
+//! on which a script fits.
 //!
 //! It does not know command lines or terminals, nor how a script is run or how a plan is searched for.
 

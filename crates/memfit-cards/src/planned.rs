@@ -6,7 +6,7 @@ use memfit_report::wire::{CardEvidence, CardRow, CardSort, CardVerdict, PlanRepo
 
 use crate::prices::Prices;
 
-/// The name under which the search reports why it did not spread a training over several GPUs.
+/// The name under which the search reports why it did not spread the script over several GPUs.
 const PARALLEL: &str = "parallel";
 
 /// Indices of the rows for which a plan is searched: the first `most` of those that do not fit (cheapest
@@ -135,7 +135,11 @@ mod tests {
     fn rows_that_do_not_fit_come_before_assumed_replicas() {
         assert_eq!(to_plan(&rows(), CardSort::Memory, None, false, 9), [2, 4, 5, 1]);
         assert_eq!(to_plan(&rows(), CardSort::Memory, None, false, 2), [2, 4]);
-        assert_eq!(to_plan(&rows(), CardSort::Memory, None, true, 9), [4, 5], "a launcher is no assumption");
+        assert_eq!(
+            to_plan(&rows(), CardSort::Memory, None, true, 9),
+            [4, 5],
+            "a launcher is not an assumption"
+        );
         let priced = to_plan(&rows(), CardSort::Price, Some(&prices()), false, 9);
         assert_eq!(priced, [2, 4, 5, 1], "equal offers keep the table's order");
         let mut unpriced = rows();

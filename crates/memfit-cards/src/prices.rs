@@ -58,7 +58,7 @@ pub enum PricesError {
         why: String,
     },
     /// An offer names an unknown GPU.
-    #[error("the price file `{}` has an offer of a GPU that is not known: {source}", path.display())]
+    #[error("the price file `{}` has an offer for an unknown GPU: {source}", path.display())]
     UnknownGpu {
         /// The file.
         path: PathBuf,
@@ -82,7 +82,7 @@ impl Prices {
         for offer in &mut prices.offers {
             if !(offer.per_hour.is_finite() && offer.per_hour >= 0.0) {
                 return Err(invalid(format!(
-                    "`per_hour = {}` of `{}` is no price",
+                    "`per_hour = {}` of `{}` is not a price",
                     offer.per_hour, offer.gpu
                 )));
             }

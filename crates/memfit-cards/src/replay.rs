@@ -8,7 +8,7 @@ use memfit_recording::{MomentKind, Recording, Track};
 use memfit_run::{RanOut, Replayed};
 use memfit_vocabulary::Phase;
 
-/// The part of a training in which memory runs out. A script that catches the error in one part may not catch
+/// The part of training in which memory runs out. A script that catches the error in one part may not catch
 /// it in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
@@ -18,7 +18,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A part of a training.
+    /// A part of a training run.
     #[cfg(test)]
     pub(crate) const fn new(after_first_step: bool, phase: Phase) -> Self {
         Self { after_first_step, phase }

@@ -7,7 +7,7 @@ use memfit_run::{Card, Ended, Rehearsal, Request, RunError};
 
 use crate::architecture::UNLIMITED;
 
-/// The size of a training.
+/// The size of a training run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
     /// Samples in one process's batch.

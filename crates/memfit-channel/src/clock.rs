@@ -23,7 +23,7 @@ pub enum HostTime {
     /// Each device call takes a fixed host time: the same script reads the same clock on any machine.
     #[default]
     Modelled,
-    /// The processor time of the calling thread between its calls counts as well.
+    /// The CPU time of the calling thread between its calls counts as well.
     Measured,
 }
 
@@ -85,7 +85,7 @@ impl WorkKind {
 }
 
 /// Relative error where sizes, types and rates are known.
-/// Fitted: held to the published steps (docs/time.md), of which nine in ten lie inside. Of single products
+/// Fitted: to the published steps (docs/time.md), of which nine in ten lie inside. Of single products
 /// on a V100 and a T4 (DeepBench), half do.
 const LEAST_ERROR: (f64, f64) = (0.10, 0.15);
 /// Relative error where the share of the bandwidth or the rate is an estimate.

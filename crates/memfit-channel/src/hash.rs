@@ -5,7 +5,7 @@ use std::hash::Hasher as _;
 use rustc_hash::FxHasher;
 
 /// Hashes bytes. The result is the same in every process of a run, since all have the same build. It detects
-/// torn notes and finds free entries, and is no defence against attackers.
+/// torn notes and finds free entries, and is not a defence against attackers.
 pub fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(bytes);

@@ -69,7 +69,7 @@ pub enum Refused {
         card: usize,
     },
     /// More processes use the run's devices at once than the ledger has slots.
-    #[error("more than {MAX_PROCESSES} processes use the GPUs at one time")]
+    #[error("more than {MAX_PROCESSES} processes use the GPUs at the same time")]
     TooManyProcesses,
 }
 

@@ -51,7 +51,7 @@ pub enum Message {
         step: u64,
         /// Bytes in blocks now, on the process's busiest device.
         allocated: u64,
-        /// Peak bytes in blocks since the step before.
+        /// Peak bytes in blocks since the previous step.
         peak_allocated: u64,
         /// Reading of the virtual device's clock; absent on a real device.
         #[serde(default)]
@@ -152,7 +152,7 @@ pub struct HostCompared {
     pub printed: Option<(String, String)>,
 }
 
-/// Facts about a training.
+/// Facts about a training run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Training {
@@ -301,7 +301,7 @@ pub struct PartPeaks {
     pub error: String,
 }
 
-/// Loading of a training's batches.
+/// Loading of a training run's batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loading {
     /// Number of worker processes.

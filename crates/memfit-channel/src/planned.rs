@@ -1,4 +1,4 @@
-//! Changes that the probe applies to a training, in addition to watching it. They do not concern the device.
+//! Changes that the probe applies to training, in addition to watching it. They do not concern the device.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ChannelError, ClockMark, RunDir};
 
-/// Changes that the probe applies to a training.
+/// Changes that the probe applies to a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
@@ -51,7 +51,7 @@ pub enum Part {
     Inference,
 }
 
-/// A rank's place in a training that is spread over several. The degrees of parallelism are the setting of
+/// A rank's place in training that is spread over several. The degrees of parallelism are the setting of
 /// the lever `shard`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -15,7 +15,7 @@ pub struct Stat {
     pub parent: u32,
     /// `true` for a zombie: ended, and waiting to be reaped.
     pub ended: bool,
-    /// Processor time used, in clock ticks.
+    /// CPU time used, in clock ticks.
     pub ticks: u64,
     /// Start time in clock ticks since boot.
     pub start: u64,

@@ -183,7 +183,9 @@ pub enum ChannelError {
         why: String,
     },
     /// The other end uses another version of the channel.
-    #[error("the run directory speaks version {found} of the channel, this build speaks {PROTOCOL}")]
+    #[error(
+        "the run directory has protocol version {found}, but this build of memfit reads version {PROTOCOL}"
+    )]
     Protocol {
         /// Version found.
         found: u32,

@@ -16,7 +16,7 @@ const SCHEMA: &str = "memfit.baseline/1";
 #[non_exhaustive]
 pub enum BaselineError {
     /// Not the file's shape.
-    #[error("it is no baseline: {0}")]
+    #[error("it is not a baseline: {0}")]
     Parse(#[from] Box<toml::de::Error>),
     /// The file has another schema version.
     #[error("it has the schema `{found}`, and this memfit reads `{SCHEMA}`")]

@@ -5,8 +5,8 @@ const MAX_BATCH: u64 = 1 << 24;
 /// Reciprocal of the relative precision of the result.
 const PRECISION_DIVISOR: u64 = 16;
 
-/// The largest batch size that `fits`, to a sixteenth: found by doubling from `start`, then by bisection.
-/// `None` if not even a batch of one fits. The result is always a size that was tried.
+/// Finds the largest batch size that `fits`, with a relative precision of 1/16: doubles from `start`, then
+/// bisects. Returns `None` if not even a batch of one fits. The result is always a size that was tried.
 pub fn largest_batch<E>(start: u64, mut fits: impl FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
     let start = start.clamp(1, MAX_BATCH);
     let (mut low, mut high) = if fits(start)? { (start, None) } else { (0, Some(start)) };
@@ -33,7 +33,7 @@ mod tests {
             Ok::<_, ()>(batch <= limit)
         });
         let found = found.unwrap();
-        assert!(found.is_none_or(|found| tried.contains(&found)), "an answer that nobody tried");
+        assert!(found.is_none_or(|found| tried.contains(&found)), "a result that was not tried");
         (found, tried.len())
     }
 

@@ -199,7 +199,7 @@ impl FromStr for MaxGrowth {
         if let Some(percent) = text.trim().strip_suffix('%') {
             return match percent.trim().parse::<f64>() {
                 Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(Self::Share(percent / 100.0)),
-                _ => Err(format!("`{text}` is no percentage, such as `1%`")),
+                _ => Err(format!("`{text}` is not a percentage such as `1%`")),
             };
         }
         text.parse::<Bytes>().map(|bytes| Self::Bytes(bytes.get())).map_err(|error| error.to_string())

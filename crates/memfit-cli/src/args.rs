@@ -51,7 +51,7 @@ use crate::printer::Colour;
     arg_required_else_help = true,
     disable_help_subcommand = true,
     args_override_self = true,
-    after_help = "Exit status: 0 on success; 1 if a training does not fit or a check fails; 2 if there is no answer."
+    after_help = "Exit status: 0 on success; 1 if the script does not fit or a check fails; 2 if there is no answer."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -99,7 +99,7 @@ pub(crate) enum Verb {
     Server,
     /// Write a recording in another format: for PyTorch's memory_viz, Perfetto, Chrome, or a spreadsheet.
     Convert(ConvertArgs),
-    /// Inspect a folder of images: sizes, broken files, loading speed and host memory.
+    /// Inspect a folder of images or a script's `DataLoader`: broken files, loading speed and host memory.
     Data(DataArgs),
     /// Watch runs in progress: GPU memory and completed steps.
     Watch(WatchArgs),
@@ -150,7 +150,7 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "NAME[:N]")]
     pub(crate) gpu: Option<GpuChoice>,
 
-    /// Memory of the GPU, as PyTorch would see it.
+    /// Give the GPU this much memory, for example `12GiB` [default: that of the named GPU].
     #[arg(long, short, value_name = "SIZE")]
     pub(crate) memory: Option<Bytes>,
 
@@ -274,7 +274,8 @@ pub(crate) struct ExplainArgs {
   memfit view run.memfit -o report.html
   memfit view before.memfit --compare after.memfit -o report.html")]
 pub(crate) struct ViewArgs {
-    /// A recording of `memfit run -o`, or a PyTorch memory snapshot.
+    /// A recording of `memfit run -o`, a PyTorch memory snapshot, a profiler trace, or an export of Nsight
+    /// Systems.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
@@ -282,7 +283,7 @@ pub(crate) struct ViewArgs {
     #[arg(long, short, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Show this recording beside the first, step by step.
+    /// Also show this recording, aligned with the first one step by step.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) compare: Option<PathBuf>,
 
@@ -309,7 +310,7 @@ pub(crate) struct ViewArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct GpusArgs {
-    /// Show this one.
+    /// Show this GPU; without it, list all.
     pub(crate) name: Option<String>,
 
     /// A calibration written by `memfit calibrate --output`, here or on another machine.
@@ -493,7 +494,7 @@ fn cause_with_page(name: &str) -> Result<Cause, String> {
     let pages = || Cause::ALL.iter().copied().filter(|cause| *cause != Cause::None);
     pages().find(|cause| cause.name() == name).ok_or_else(|| {
         let names: Vec<&str> = pages().map(Cause::name).collect();
-        format!("there is no such cause; there are {}", names.join(", "))
+        format!("there is no such cause; the causes are {}", names.join(", "))
     })
 }
 

@@ -34,7 +34,7 @@ pub enum CliError {
     #[error(transparent)]
     Server(#[from] memfit_server::ServerError),
     /// There is no file to check.
-    #[error("there is no Python in {}", paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
+    #[error("no Python interpreter was found in {}", paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
     NothingToCheck {
         /// The named paths.
         paths: Vec<PathBuf>,
@@ -52,7 +52,7 @@ pub enum CliError {
     #[error("no GPU in the catalogue matches these options")]
     NoCardLeft,
     /// `--gpu NAME:N` of `memfit cards`.
-    #[error("`--gpu {name}:{count}` names one kind of GPU and a number")]
+    #[error("`--gpu {name}:{count}` has a number of GPUs, which `memfit cards` takes from `--count`")]
     CardWithCount {
         /// The kind.
         name: String,
@@ -60,7 +60,7 @@ pub enum CliError {
         count: String,
     },
     /// `--gpu local` of `memfit cards`.
-    #[error("only virtual GPUs are compared, and `local` is a real one")]
+    #[error("only virtual GPUs can be compared, but `local` is a real one")]
     CardsOfLocal,
     /// Epochs were requested, but the length of an epoch is unknown.
     #[error("the length of an epoch is not known: the script's data set cannot count its samples")]
@@ -75,7 +75,7 @@ pub enum CliError {
     #[error("`--memory` is for virtual GPUs; that of a real GPU is fixed")]
     MemoryOfLocal,
     /// There is no GPU to measure.
-    #[error("there is no NVIDIA GPU with a working driver here to measure")]
+    #[error("no NVIDIA GPU with a working driver was found to measure")]
     NothingToCalibrate,
     /// The measuring process failed.
     #[error("measuring the GPU failed: {said}")]
@@ -90,13 +90,13 @@ pub enum CliError {
         name: String,
     },
     /// A GPU without a stored calibration.
-    #[error("nothing was measured on this machine{}", name.as_ref().map_or(String::new(), |name| format!(" of `{name}`")))]
+    #[error("no calibration{} is stored on this machine", name.as_ref().map_or(String::new(), |name| format!(" of `{name}`")))]
     NotCalibrated {
         /// The requested GPU.
         name: Option<String>,
     },
     /// The file does not contain a calibration.
-    #[error("`{}` is no calibration: {why}", path.display())]
+    #[error("`{}` is not a calibration: {why}", path.display())]
     BrokenCalibration {
         /// The file.
         path: PathBuf,
@@ -107,7 +107,7 @@ pub enum CliError {
     #[error("there is no folder to keep a calibration in: neither XDG_CONFIG_HOME nor HOME is set")]
     NoHome,
     /// Invalid settings.
-    #[error("the settings in `{}` cannot be understood", file.display())]
+    #[error("the settings in `{}` are not valid", file.display())]
     Settings {
         /// The file.
         file: PathBuf,
@@ -171,19 +171,19 @@ pub enum CliError {
         device: Option<u8>,
     },
     /// The file is a text, but a recording is needed.
-    #[error("`{}` is a text with out-of-memory errors, and no recording", path.display())]
+    #[error("`{}` contains out-of-memory errors as text, and is not a recording", path.display())]
     OnlyTexts {
         /// The file.
         path: PathBuf,
     },
     /// The extension of the output file is unknown.
-    #[error("the file extension of `{}` names no known format", path.display())]
+    #[error("`{}` has no known file extension", path.display())]
     UnknownOutputFormat {
         /// The file.
         path: PathBuf,
     },
     /// The output file exists.
-    #[error("`{}` is there already", path.display())]
+    #[error("`{}` already exists", path.display())]
     OutputExists {
         /// The file.
         path: PathBuf,
@@ -192,7 +192,7 @@ pub enum CliError {
     #[error("the page cannot be served")]
     Serve(#[source] memfit_view::ServeError),
     /// Metrics could not be served.
-    #[error("port {port} of 127.0.0.1 cannot be listened on")]
+    #[error("cannot listen on port {port} of 127.0.0.1")]
     Listen {
         /// Port.
         port: u16,
@@ -255,7 +255,7 @@ pub enum CliError {
     #[error("`memfit plan` tries plans on a virtual GPU")]
     PlanForLocal,
     /// There are no settings for `memfit ci`.
-    #[error("no pyproject.toml from here upwards has a [tool.memfit.ci]")]
+    #[error("no pyproject.toml in this folder or its parents has a [tool.memfit.ci] table")]
     NoCiSettings,
     /// The settings of `memfit ci` list no script.
     #[error("[tool.memfit.ci] in `{}`: {why}", file.display())]
@@ -283,7 +283,7 @@ pub enum CliError {
         source: memfit_ci::BaselineError,
     },
     /// The base's run imported source of the working tree.
-    #[error("it imported `{}`, which is the working tree's and not the commit's", file.display())]
+    #[error("it imported `{}`, which belongs to the working tree, not to the commit", file.display())]
     ForeignSource {
         /// The file.
         file: PathBuf,
@@ -386,7 +386,7 @@ impl Hint for CliError {
             Self::Container(error) => error.hints(),
             Self::Rule(error) => vec![error.hint()],
             Self::NothingToCheck { .. } => {
-                vec!["files that git ignores are skipped; name a file to have it read".to_owned()]
+                vec!["files that git ignores are skipped unless you name the file itself".to_owned()]
             }
             Self::NoGpu => vec![
                 "name one with `--gpu`, for example `--gpu rtx-4090`; `memfit gpus` lists them".to_owned(),
@@ -395,13 +395,13 @@ impl Hint for CliError {
             Self::Arguments(memfit_cards::ArgumentsError::NoBatch) => vec![
                 "give your script's argument for it, with `{batch}` as its value: `memfit cards --batch 16,32 -- python train.py --batch-size {batch}`".to_owned(),
             ],
-            Self::Arguments(_) => vec!["`--batch 16,32` gives them".to_owned()],
+            Self::Arguments(_) => vec!["give one or more with `--batch 16,32`".to_owned()],
             Self::Prices(memfit_cards::PricesError::UnknownGpu { source, .. }) => vec![source.hint()],
             Self::Prices(memfit_cards::PricesError::Unreadable { .. }) => {
                 vec!["check the path and its permissions".to_owned()]
             }
             Self::Prices(memfit_cards::PricesError::Invalid { .. }) => vec![
-                "it begins with `currency = \"EUR\"`; each offer is `[[offer]]`, `gpu = \"t4\"` and `per_hour = 0.35`, each on a line of its own".to_owned(),
+                "a price file begins with `currency = \"EUR\"`; an offer has the lines `[[offer]]`, `gpu = \"t4\"` and `per_hour = 0.35`".to_owned(),
             ],
             Self::NoCardLeft => vec!["`memfit gpus` lists them".to_owned()],
             Self::CardWithCount { name, count } => vec![format!("`--gpu {name} --count {count}` asks for that")],
@@ -430,20 +430,20 @@ impl Hint for CliError {
                 vec![format!("the settings are {}", crate::settings::KEYS.join(", "))]
             }
             Self::NothingToReplay { .. } => vec![
-                "`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes one that can be".to_owned(),
+                "`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes a snapshot that can be replayed".to_owned(),
             ],
             Self::AllocConf(_) => vec!["the settings are written as in PYTORCH_ALLOC_CONF: `name:value,name:value`".to_owned()],
-            Self::Explain(ExplainError::NoSuchDevice { devices, .. }) if devices.is_empty() => vec!["it has nothing of any device".to_owned()],
+            Self::Explain(ExplainError::NoSuchDevice { devices, .. }) if devices.is_empty() => vec!["it has no data of any device".to_owned()],
             Self::Explain(ExplainError::NoSuchDevice { devices, .. }) => {
                 let known: Vec<String> = devices.iter().map(u32::to_string).collect();
-                vec![format!("it has something of {}", known.join(", "))]
+                vec![format!("it has data of {}", known.join(", "))]
             }
             Self::NoRankThere { ranks, .. } if ranks.is_empty() => {
-                vec!["it is of one process, which has no rank: leave `--rank` out".to_owned()]
+                vec!["it contains a single process without a rank: leave `--rank` out".to_owned()]
             }
             Self::NoRankThere { ranks, .. } => {
                 let known: Vec<String> = ranks.iter().map(u32::to_string).collect();
-                vec![format!("it has something of {}", known.join(", "))]
+                vec![format!("it has data of {}", known.join(", "))]
             }
             Self::NoMatchingBlocks(error) if error.known.is_empty() => vec![
                 "the recording lacks that information: `memfit run -o FILE.memfit` records lines, categories and modules".to_owned(),
@@ -452,7 +452,7 @@ impl Hint for CliError {
                 let known: Vec<String> = error.known.iter().map(|name| format!("`{name}`")).collect();
                 vec![format!("it has blocks of {}", known.join(", "))]
             }
-            Self::Explain(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
+            Self::Explain(_) => vec!["the snapshot may be truncated or edited; `memfit explain` shows what can still be read from it".to_owned()],
             Self::Unopenable { path, source } => unreadable(path, source),
             Self::NothingToShow { device: Some(_), .. } => vec!["leave `--device` out to see them all".to_owned()],
             Self::NothingToShow { device: None, .. } => {
@@ -462,7 +462,7 @@ impl Hint for CliError {
             Self::UnknownOutputFormat { .. } => vec![
                 "use one of .memfit, .pickle, .perfetto-trace, .json, .csv and .jsonl, or name it with `--to`".to_owned(),
             ],
-            Self::OutputExists { .. } => vec!["`--force` writes over it".to_owned()],
+            Self::OutputExists { .. } => vec!["`--force` overwrites it".to_owned()],
             Self::Serve(error) => vec![error.hint().to_owned()],
             Self::Listen { .. } => vec!["`--prometheus 0` takes a free port".to_owned()],
             Self::Data(error) => error.hint().map(str::to_owned).into_iter().collect(),

@@ -31,7 +31,7 @@ const STEPS: u64 = 3;
 enum Who {
     /// The first, on behalf of all.
     First,
-    /// One rank of a training that memfit spreads.
+    /// One rank of a training run that memfit spreads.
     Rank(u32),
     /// All that the command starts.
     All,
@@ -387,7 +387,7 @@ fn lower(sentence: &str) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// The facts about a training from the message that contains them.
+/// The facts about a training run from the message that contains them.
 pub(crate) fn training(message: &memfit_channel::message::Training) -> Training {
     Training {
         batch: message.batch,

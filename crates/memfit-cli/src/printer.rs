@@ -28,7 +28,7 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
-    /// On terminals, unless `NO_COLOR` or `CLICOLOR=0` is set; anywhere if `FORCE_COLOR` or `CLICOLOR_FORCE`
+    /// On terminals, unless `NO_COLOR` or `CLICOLOR=0` is set; always if `FORCE_COLOR` or `CLICOLOR_FORCE`
     /// is set.
     #[default]
     Auto,
@@ -280,8 +280,8 @@ impl Screen {
             if let Some((end, _)) = text.match_indices('\n').nth(room - 1) {
                 shown = &text[..=end];
             }
-            // Moves to the first line of the last drawing and erases from there. These are no styles, so they
-            // bypass the writer that strips styles.
+            // Moves to the first line of the last drawing and erases from there. These are not styles, so
+            // they bypass the writer that strips styles.
             let _gone = match self.lines {
                 0 => Ok(()),
                 lines => write!(out, "\x1b[{lines}A\r\x1b[J"),

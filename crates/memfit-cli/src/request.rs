@@ -252,7 +252,7 @@ fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     }
 }
 
-/// A rank's position in a training that is spread over several GPUs.
+/// A rank's position in a training run that is spread over several GPUs.
 pub(crate) fn parallel_setup(parallel: &Parallel, rank: u32, per_machine: u32) -> ParallelSetup {
     let world = parallel.world();
     ParallelSetup { rank, per_machine: if per_machine == 0 { world } else { per_machine.min(world) } }

@@ -200,7 +200,7 @@ fn colour_is_for_those_who_can_see_it() {
         command.envs(environment.iter().copied());
         command.output().unwrap().stdout.contains(&0x1b)
     };
-    assert!(!coloured(&["gpus"], &[]), "a pipe is no terminal");
+    assert!(!coloured(&["gpus"], &[]), "a pipe is not a terminal");
     assert!(coloured(&["gpus", "--color", "always"], &[]));
     assert!(coloured(&["gpus"], &[("FORCE_COLOR", "1")]));
     assert!(!coloured(&["gpus"], &[("FORCE_COLOR", "1"), ("NO_COLOR", "1")]));

@@ -6,7 +6,7 @@
 //!
 //! By default, no real clock is read: the same program sees the same times on every machine and in every run,
 //! and so does the allocator that queries events. Host computation counts as a fixed time per call
-//! ([`HostTime::Modelled`]). A run may ask for the measured processor time instead ([`HostTime::Measured`]),
+//! ([`HostTime::Modelled`]). A run may ask for the measured CPU time instead ([`HostTime::Measured`]),
 //! which differs from run to run.
 //!
 //! Durations of work come from [`memfit_kernels::cost`]. Two other clock modes ([`ClockMode`]) bound the
@@ -140,11 +140,11 @@ pub(crate) fn count(work: Work) {
 }
 
 thread_local! {
-    /// Processor time of this thread at its last call, in nanoseconds; 0 before its first call.
+    /// CPU time of this thread at its last call, in nanoseconds; 0 before its first call.
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Processor time that the calling thread has spent since its last call; 0 unless host time is measured.
+/// CPU time that the calling thread has spent since its last call; 0 unless host time is measured.
 #[inline]
 fn host_computation() -> u64 {
     if MEASURED.load(Relaxed) == 0 { 0 } else { measured_computation() }

@@ -71,7 +71,7 @@ mod tests {
         let ratio = within(GIB, &speeds).length as f64 / fill(GIB, &speeds).length as f64;
         // Writing alone is faster than half of a copy.
         assert!((1.9..2.5).contains(&ratio), "{ratio}");
-        assert!(between(GIB, &speeds).length < pinned(GIB, &speeds).length / 5, "NVLink is no PCIe");
+        assert!(between(GIB, &speeds).length < pinned(GIB, &speeds).length / 5, "NVLink is not PCIe");
         let geforce = card_speeds("rtx-4090");
         assert!(
             between(GIB, &geforce).length > pinned(GIB, &geforce).length,

@@ -147,18 +147,21 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+const SIZE_FORM: &str =
+    "a size is a number and a unit: `14GiB`, `14336MiB` (powers of 1024), or `15GB` (powers of 1000)";
+
 /// Reason why a text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SizeError {
     /// The text does not begin with a decimal number.
-    #[error("`{0}` does not begin with a number")]
+    #[error("`{0}` does not begin with a number; {SIZE_FORM}")]
     Number(String),
     /// The number has no unit.
-    #[error("`{0}` has no unit")]
+    #[error("`{0}` has no unit; write `{0}GiB`, `{0}MiB` or `{0}B`")]
     NoUnit(String),
     /// The text after the number is not a unit.
-    #[error("`{unit}` in `{text}` is not a unit of memory")]
+    #[error("`{unit}` in `{text}` is not a unit of memory; {SIZE_FORM}")]
     Unit {
         /// Whole text.
         text: String,
@@ -168,17 +171,6 @@ pub enum SizeError {
     /// The size exceeds 64 bits.
     #[error("`{0}` is more memory than 64 bits can address")]
     TooLarge(String),
-}
-
-impl SizeError {
-    /// Suggests a correct spelling.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::NoUnit(text) => format!("write `{text}GiB`, `{text}MiB` or `{text}B`"),
-            _ => "a size is a number and a unit: `14GiB`, `14336MiB` (powers of 1024), or `15GB` (powers of 1000)"
-                .to_owned(),
-        }
-    }
 }
 
 /// Parses a size such as `14GiB`, `1.5 GiB`, `14336MiB`, `8g` or `15 GB`; drops fractions of a byte.
@@ -267,7 +259,10 @@ mod tests {
     #[test]
     fn what_is_not_a_size_is_refused_with_advice() {
         assert_eq!(parse_size("24"), Err(SizeError::NoUnit("24".into())));
-        assert_eq!(parse_size("24").unwrap_err().hint(), "write `24GiB`, `24MiB` or `24B`");
+        assert_eq!(
+            parse_size("24").unwrap_err().to_string(),
+            "`24` has no unit; write `24GiB`, `24MiB` or `24B`"
+        );
         assert_eq!(parse_size(""), Err(SizeError::Number(String::new())));
         assert_eq!(parse_size("-1GiB"), Err(SizeError::Number("-1GiB".into())));
         assert_eq!(parse_size(".5GiB"), Err(SizeError::Number(".5GiB".into())));

@@ -119,7 +119,7 @@ impl TryFrom<RawSpread> for Spread {
         if 0 < low && low <= typical && typical <= high {
             Ok(Self { low, typical, high })
         } else {
-            Err(format!("{low}, {typical} and {high} are no rising measurements above zero"))
+            Err(format!("{low}, {typical} and {high} are not rising measurements above zero"))
         }
     }
 }

@@ -58,7 +58,7 @@ impl Catalogue {
         self.add(file, text)
     }
 
-    /// Replaces a device's figures by measurements. Returns `false` if there is no such device.
+    /// Replaces a device's figures with measurements. Returns `false` if there is no such device.
     pub fn calibrate(&mut self, calibration: &Calibration) -> bool {
         let known = self.devices.iter_mut().find(|device| device.id == calibration.card.id);
         let Some(device) = known else { return false };

@@ -127,7 +127,7 @@ impl Overhead {
         }
     }
 
-    /// Replaces known figures by measured ones, if there are any.
+    /// Replaces known figures with measured ones, if there are any.
     fn measured(mut self, measured: &MeasuredOutside) -> Self {
         let parts = &measured.parts;
         let places = [&mut self.context, &mut self.libraries, &mut self.per_communicator];

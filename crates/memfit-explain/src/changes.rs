@@ -32,17 +32,17 @@ pub enum Selector {
     Module(String),
 }
 
-/// Error for a text that is no selector.
+/// Error for a text that is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectorError {
     /// The text is empty.
     #[error(
-        "it names nothing: write a line (`train.py:42`), a category (`activations`) or a module (`encoder.0`)"
+        "it is empty: write a line (`train.py:42`), a category (`activations`) or a module (`encoder.0`)"
     )]
     Empty,
-    /// The text after the colon is no line number.
-    #[error("`{0}` is no line's number: lines are counted from 1")]
+    /// The text after the colon is not a line number.
+    #[error("`{0}` is not a line number: lines are counted from 1")]
     Line(String),
 }
 
@@ -113,7 +113,7 @@ pub struct Reach {
 
 /// Error for a selector that matches no block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no block of the recording is of `{what}`")]
+#[error("no block of the recording belongs to `{what}`")]
 pub struct NoMatchingBlocks {
     /// The selector.
     pub what: Selector,
@@ -329,7 +329,7 @@ mod tests {
             assert!(changes(of, Effect::Drop).is_err(), "{of}");
         }
         let error = changes("train.py:44", Effect::Drop).unwrap_err();
-        assert_eq!(error.to_string(), "no block of the recording is of `train.py:44`");
+        assert_eq!(error.to_string(), "no block of the recording belongs to `train.py:44`");
         assert_eq!(error.known[0], "/home/someone/project/train.py:42");
     }
 

@@ -254,7 +254,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         Cause::PrivatePools => fixes.push(fix(
             Lever::SharePool,
             unused,
-            "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later)",
+            "let graphs share one pool, or create the pool with `use_on_oom=True` (2.9 and later)",
             None,
             Apply::ByHand(None),
         )),

@@ -25,7 +25,7 @@ pub(crate) struct Leak {
     pub steps: u64,
     /// Step in which memory runs out if nothing else grows; `None` if the limit is unknown.
     pub dies_at: Option<u64>,
-    /// `true` if one block is replaced by a larger one each time, such as by `torch.cat`.
+    /// `true` if one block is replaced by a larger one each time, as by `torch.cat`.
     pub rebuilt: bool,
     /// Blocks, as indices in the track.
     pub blocks: Vec<u32>,
@@ -93,7 +93,7 @@ fn rebuilt_collections(
     if ends.len() <= MIN_GROWTHS {
         return Vec::new();
     }
-    // With growing sequence lengths, activations grow too: they belong to the batch and are no collection.
+    // With growing sequence lengths, activations grow too: they belong to the batch and are not a collection.
     let of_batch = |category| matches!(category, Category::Activations | Category::Temporary);
     let keys = live.keys().filter(|key| timeline.by_rounds || !of_batch(key.category));
     let held = live_bytes_at(timeline, keys.map(|key| rebuilt_key(*key)), ends, rebuilt_key);

@@ -26,7 +26,7 @@ pub struct ExplainOverrides {
 #[non_exhaustive]
 pub enum ExplainError {
     /// The recording has no events of this device.
-    #[error("the recording has nothing of device {device}")]
+    #[error("the recording has no data of device {device}")]
     NoSuchDevice {
         /// Requested device.
         device: u32,

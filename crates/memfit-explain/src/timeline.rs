@@ -422,7 +422,7 @@ fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u3
 }
 
 /// Begins of forward passes: a top-level call of a module that was already called in the pass. A program that
-/// calls its layers one by one makes one pass of them. Calls that allocate nothing on the GPU are no passes:
+/// calls its layers one by one makes one pass of them. Calls that allocate nothing on the GPU are not passes:
 /// the transforms of a data set are modules too.
 fn pass_begins(track: &Track, lives: &[Life], trouble: u32) -> Vec<u32> {
     let mut births: Vec<u32> = lives.iter().map(|life| life.block.born).collect();
@@ -434,7 +434,7 @@ fn pass_begins(track: &Track, lives: &[Life], trouble: u32) -> Vec<u32> {
     let mut called: HashSet<TextId> = HashSet::new();
     let mut pass_begins = Vec::new();
     let outermost = || track.calls.iter().filter(|call| call.parent == NEVER);
-    // Where no call allocates, nothing tells a model from a transform.
+    // If no call allocates, a model cannot be distinguished from a transform.
     let any = outermost().any(|call| allocates(&call));
     for call in outermost().filter(|call| !any || allocates(call)) {
         let again = call.module == TextId::NONE || !called.insert(call.module);

@@ -45,7 +45,7 @@ fn machine_code<'i, 'b>(images: &'i [Image<'b>]) -> Option<&'i Image<'b>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("usage: symbols LIBRARY")?;
     let library = fs::read(&path)?;
-    let sections = cubin::sections(&library).ok_or("it is no shared object")?;
+    let sections = cubin::sections(&library).ok_or("it is not a shared object")?;
     let mut kernels: BTreeMap<String, Function> = BTreeMap::new();
     for section in sections.iter().filter(|section| section.name.ends_with("nv_fatbin")) {
         for container in containers(section.data) {

@@ -85,7 +85,7 @@ pub struct Reach {
 
 /// Device memory: its known contents and its blocks.
 pub trait Memory {
-    /// Block behind an address; `None` if it is no device address.
+    /// Block behind an address; `None` if it is not a device address.
     fn reach(&self, address: u64) -> Option<Reach>;
 
     /// Policy by which rules choose a size between its bounds; `None` if rules do not answer.

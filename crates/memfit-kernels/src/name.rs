@@ -6,7 +6,7 @@ pub(crate) struct Name<'a> {
     pub(crate) mangled: &'a str,
     /// Intermediate text that Triton keeps.
     pub(crate) text: Option<&'a str>,
-    /// Demangled name; `None` if it is no C++ name.
+    /// Demangled name; `None` if it is not a C++ name.
     pub(crate) signature: Option<Signature>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Signature {
 const MAX_NAME_BYTES: usize = 1 << 16;
 
 impl Signature {
-    /// Demangles and parses a name; `None` if it is no C++ name.
+    /// Demangles and parses a name; `None` if it is not a C++ name.
     pub(crate) fn demangle(mangled: &str) -> Option<Self> {
         if mangled.len() > MAX_NAME_BYTES {
             return None;

@@ -1,4 +1,4 @@
-//! Finds the operands that a Triton kernel writes, from the intermediate text that its compiler keeps beside
+//! Finds the operands that a Triton kernel writes, from the intermediate text that its compiler keeps next to
 //! the machine code.
 //!
 //! The names of such kernels are not signatures, and machine code does not show how a parameter is used. The

@@ -1,4 +1,4 @@
-//! Effects of launches on the known contents of memory.
+//! Effects of kernel launches on known memory contents.
 
 mod arrange;
 mod effect;

@@ -53,7 +53,7 @@ pub enum ConfigError {
         suggestion: Option<String>,
     },
     /// Invalid `exclude` pattern.
-    #[error("`{pattern}` is no pattern for files")]
+    #[error("`{pattern}` is not a file pattern")]
     Pattern {
         /// Pattern as written.
         pattern: String,

@@ -39,6 +39,6 @@ fn the_index_page_is_up_to_date() {
     assert_eq!(
         std::fs::read_to_string(&file).unwrap_or_default(),
         index(),
-        "MEMFIT_UPDATE_DOCS=1 writes it anew"
+        "MEMFIT_UPDATE_DOCS=1 updates it"
     );
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum LoaderError {
     /// The format of the file is not supported.
     #[error(
-        "it is no image in a format that is read (JPEG, PNG, WebP, TIFF, GIF, BMP, PNM, JPEG 2000): it begins with {begins}"
+        "it is not an image in a supported format (JPEG, PNG, WebP, TIFF, GIF, BMP, PNM, JPEG 2000): it begins with {begins}"
     )]
     UnknownFormat {
         /// First bytes of the file.
@@ -23,7 +23,7 @@ pub enum LoaderError {
         reason: String,
     },
     /// A variant of its format that is not supported.
-    #[error("this kind of {format} is not read: {reason}")]
+    #[error("this kind of {format} is not supported: {reason}")]
     Unsupported {
         /// Format.
         format: &'static str,
@@ -49,7 +49,7 @@ pub enum LoaderError {
         has: u64,
     },
     /// The sample type differs from the batch's.
-    #[error("its values are {found}, and the batch is of {wanted}")]
+    #[error("its values are {found}, but the batch has {wanted}")]
     OtherType {
         /// Sample type of the image.
         found: &'static str,
@@ -57,7 +57,7 @@ pub enum LoaderError {
         wanted: &'static str,
     },
     /// The number of bands differs from the batch's.
-    #[error("it has {found} bands, and the batch has {wanted}")]
+    #[error("it has {found} bands, but the batch has {wanted}")]
     OtherBands {
         /// Number of bands of the image.
         found: u32,
@@ -75,7 +75,7 @@ pub enum LoaderError {
         height: u32,
     },
     /// The image is smaller than a tile.
-    #[error("its {width}x{height} pixels are less than a tile of {}x{}", tile.0, tile.1)]
+    #[error("its {width}x{height} pixels are smaller than a tile of {}x{}", tile.0, tile.1)]
     SmallerThanTile {
         /// Width of the image.
         width: u32,
@@ -110,7 +110,7 @@ pub enum LoaderError {
     #[error("{0}")]
     Settings(String),
     /// A bug of the loader: a decoder panicked.
-    #[error("the decoder fell over, which is a bug: {0}")]
+    #[error("the decoder panicked, which is a bug in memfit: {0}")]
     Bug(String),
 }
 
@@ -127,7 +127,7 @@ impl LoaderError {
                 Some("remove it from the folder, or pass on_error=\"skip\" to leave such files out")
             }
             Self::Damaged { .. } => {
-                Some("mend or remove the file, or pass on_error=\"skip\" or on_error=\"replace\"")
+                Some("repair or remove the file, or pass on_error=\"skip\" or on_error=\"replace\"")
             }
             Self::Oversize { .. } => Some(
                 "raise memory=, lower batch_size=, or pass oversize=\"skip\"; a progressive JPEG rewritten as a baseline one takes a small part of it",

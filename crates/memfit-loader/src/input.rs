@@ -27,7 +27,7 @@ impl Input {
         let file = File::open(path)?;
         let about = file.metadata()?;
         if !about.is_file() {
-            return Err(io::Error::other("it is no file"));
+            return Err(io::Error::other("it is not a file"));
         }
         Ok(Self::File { file: Arc::new(file), start: 0, length: about.len() })
     }

@@ -55,7 +55,7 @@ impl Order {
             return wrong("batch_size= has to be at least 1".to_owned());
         }
         if pass.world == 0 || pass.rank >= pass.world {
-            return wrong(format!("there is no rank {} of {}", pass.rank, pass.world));
+            return wrong(format!("rank {} does not exist in a world of {}", pass.rank, pass.world));
         }
         if pass.start > pass.count {
             return wrong(format!(

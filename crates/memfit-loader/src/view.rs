@@ -47,7 +47,7 @@ impl Framing {
             return wrong("size= has to be at least 1 in each direction".to_owned());
         }
         if !(0.0..=1.0).contains(&self.flip) {
-            return wrong(format!("flip={} is no share between 0 and 1", self.flip));
+            return wrong(format!("flip={} is not a share between 0 and 1", self.flip));
         }
         match self.crop {
             Crop::Center { resize: Some(resize) } => match self.size {
@@ -60,10 +60,10 @@ impl Framing {
             },
             Crop::Random { scale: (least, most), ratio: (narrow, wide) } => {
                 if !(least > 0.0 && least <= most && most <= 1.0) {
-                    return wrong(format!("scale=({least}, {most}) are no two shares of an area"));
+                    return wrong(format!("scale=({least}, {most}) are not two shares of an area"));
                 }
                 if !(narrow > 0.0 && narrow <= wide && wide.is_finite()) {
-                    return wrong(format!("ratio=({narrow}, {wide}) are no two ratios of width to height"));
+                    return wrong(format!("ratio=({narrow}, {wide}) are not two ratios of width to height"));
                 }
                 Ok(())
             }

@@ -296,7 +296,7 @@ impl<'a> Source<'a> {
         let short = |error: std::io::Error| LoaderError::BadSource {
             path: path.clone(),
             reason: if error.kind() == std::io::ErrorKind::UnexpectedEof {
-                "it is cut off before its end".to_owned()
+                "it is truncated".to_owned()
             } else {
                 format!("it cannot be read: {error}")
             },

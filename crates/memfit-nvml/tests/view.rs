@@ -241,7 +241,11 @@ fn cards_are_found_by_every_name() {
         assert_eq!(nvml.call_2("nvmlDeviceGetIndex", device, &raw mut index), 0);
         assert_eq!(index, 1);
         for stray in [0_usize, 1, usize::MAX] {
-            assert_eq!(nvml.call_2("nvmlDeviceGetIndex", stray, &raw mut index), 2, "{stray:#x} is no card");
+            assert_eq!(
+                nvml.call_2("nvmlDeviceGetIndex", stray, &raw mut index),
+                2,
+                "{stray:#x} is not a card"
+            );
         }
         assert_eq!(nvml.call_2("nvmlDeviceGetHandleByIndex_v2", 2_u32, &raw mut index), 2);
         assert_eq!(

@@ -49,7 +49,7 @@ pub(crate) fn write(
         _ => None,
     });
     let Some((lines, imports, function)): Option<(Vec<String>, _, _)> = taken else {
-        return Err(format!("the value `{value}` says no modules"));
+        return Err(format!("the value `{value}` names no modules"));
     };
     draft.before.extend(lines);
     for module in imports {

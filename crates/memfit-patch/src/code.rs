@@ -28,7 +28,7 @@ impl Script {
         std::thread::scope(|scope| {
             let reader = std::thread::Builder::new().stack_size(STACK);
             let reading = reader.spawn_scoped(scope, || Self::parse(text));
-            let read = reading.map_err(|_| "no thread could be started to read the script")?;
+            let read = reading.map_err(|_| "cannot start a thread to parse the script")?;
             read.join().unwrap_or(Err("the script could not be read as Python"))
         })
     }

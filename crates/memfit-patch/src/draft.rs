@@ -108,7 +108,7 @@ impl<'a> Draft<'a> {
     /// Training loop.
     pub(crate) fn round(&self) -> Result<&'a Training<'a>, Why> {
         self.training.ok_or_else(|| {
-            "no loop of the script's was found in which a loss is computed and goes backward".to_owned()
+            "no loop was found in the script that computes a loss and calls `backward()`".to_owned()
         })
     }
 
@@ -254,7 +254,7 @@ impl<'a> Draft<'a> {
         let before = self.text.get(self.line_start(start) as usize..start as usize).unwrap_or("x");
         let behind = self.text.get(end as usize..span.end as usize).unwrap_or("x").trim();
         if !before.trim().is_empty() || !(behind.is_empty() || behind.starts_with('#')) {
-            return Err("several statements of the loop share a line".to_owned());
+            return Err("several statements of the loop are on one line".to_owned());
         }
         let mut text = apply_within(self.text, span, &self.edits).map_err(|error| error.to_string())?;
         if !text.ends_with('\n') {
@@ -398,7 +398,7 @@ fn indented(text: &str, by: &str) -> String {
 
 fn in_lines_of_its_own(chunk: &str) -> Result<(), Why> {
     if chunk.contains("\"\"\"") || chunk.contains("'''") {
-        return Err("a text of several lines stands in the loop, and would be moved with it".to_owned());
+        return Err("the loop contains a multi-line string, which indenting the loop would change".to_owned());
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ fn applied(text: &str, plan: &Plan, blocks: Option<&[String]>) -> Patched {
         draft.left.push(Left {
             lever: Lever::MicroBatch,
             why: format!(
-                "a step of {} of the loader's batches has to be counted in the script's own loop",
+                "the plan accumulates {} of the loader's batches per step: count them in the script's own loop",
                 plan.accumulate
             ),
         });
@@ -118,7 +118,8 @@ fn applied(text: &str, plan: &Plan, blocks: Option<&[String]>) -> Patched {
 fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value, plan: &Plan) -> Result<(), Why> {
     match lever.declaration().script {
         Script::None => {
-            Err("plain PyTorch has no few lines for it: `memfit.Step(…, plan=\"FILE\")` does it".to_owned())
+            Err("it takes more than a few lines of plain PyTorch: `memfit.Step(…, plan=\"FILE\")` applies it"
+                .to_owned())
         }
         Script::Accumulation => pieces::write(draft, plan),
         Script::Autocast { dtype, scaled } => precision::autocast(draft, dtype, scaled),

@@ -13,7 +13,7 @@ const NON_OPTIMIZER_MODULES: &[&str] = &["torch.optim.lr_scheduler", "torch.opti
 pub(crate) fn kernel(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
     let made: Vec<&Call> = draft.facts.calls.iter().filter(|call| makes_optimizer(call)).collect();
     if made.is_empty() {
-        return Err("the script makes no optimizer of torch.optim where it can be seen".to_owned());
+        return Err("no line of the script was found that creates an optimizer of torch.optim".to_owned());
     }
     for call in made {
         draft.edits.push(with_kernel(draft.facts, call, lever)?);
@@ -33,7 +33,7 @@ pub(crate) fn makes_optimizer(call: &Call) -> bool {
 /// Edit that gives the call of an optimizer the keyword of a lever.
 pub(crate) fn with_kernel(facts: &Facts, call: &Call, lever: Lever) -> Result<Edit, Why> {
     let Script::OptimizerKeyword { keyword, name, instead_of } = lever.declaration().script else {
-        return Err(format!("`{lever}` is no keyword of an optimizer"));
+        return Err(format!("`{lever}` is not a keyword argument of an optimizer"));
     };
     Ok(match call.keyword(name).or_else(|| call.keyword(instead_of)) {
         Some(argument) => Edit::replace(argument.span, keyword),

@@ -11,7 +11,7 @@ use crate::round::{Read, Round};
 use crate::training::{Training, is_name, is_path};
 
 const PIECES_HELPER: &str = r#"def pieces(batch, size):
-    """The batch in pieces of at most `size` samples, each with its share of the whole, by which its loss is weighted."""
+    """Yield micro-batches of at most `size` samples, each with its share of the batch, which weights its loss."""
 
     def sizes(part):
         if hasattr(part, "items"):
@@ -32,7 +32,7 @@ const PIECES_HELPER: &str = r#"def pieces(batch, size):
 "#;
 
 const DETACHED_HELPER: &str = r#"def detached(value):
-    """The same without its graph, which goes with the piece that it belongs to."""
+    """Return the value without its graph, so that the micro-batch's memory is freed."""
     if hasattr(value, "items"):
         return type(value)({key: detached(entry) for key, entry in value.items()})
     if isinstance(value, (tuple, list)):
@@ -41,7 +41,7 @@ const DETACHED_HELPER: &str = r#"def detached(value):
 "#;
 
 const JOINED_HELPER: &str = r#"def joined(pieces):
-    """A value of the whole batch, of its pieces' values and shares: tensors end to end, counts added, means weighted."""
+    """Combine the values of micro-batches: concatenate tensors, add counts, average means by their shares."""
     values = [value for value, _ in pieces]
     first = values[0]
     if hasattr(first, "items"):
@@ -60,13 +60,13 @@ const JOINED_HELPER: &str = r#"def joined(pieces):
 /// Divides an iteration into micro-batches.
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Result<(), Why> {
     let training = draft.round()?;
-    let micro_batch = plan.micro_batch.ok_or("the plan says no number of samples")?;
+    let micro_batch = plan.micro_batch.ok_or("the plan has no micro-batch size")?;
     Training::check_only_backward(draft.facts)?;
     if training.steps.iter().any(|step| training.suite[training.backward].span.contains(step.span)) {
-        return Err("the optimizer steps in the statement of the backward".to_owned());
+        return Err("the backward pass and the optimizer step are in one statement".to_owned());
     }
     if !training.looped.emptied.is_empty() && training.steps.is_empty() {
-        return Err("the optimizer steps elsewhere than in the loop with the backward".to_owned());
+        return Err("the optimizer step is not in the loop with the backward pass".to_owned());
     }
     let index = training.looped.index.as_ref().map(|(name, _)| name);
     let batch: Vec<&String> =
@@ -76,7 +76,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Result<(), Why> {
     leaves_by_itself(draft, training, round.from)?;
     let mut pieces = if of_loader {
         if batch.is_empty() {
-            return Err("the loop gives no batch a name".to_owned());
+            return Err("the loop assigns no batch to a variable".to_owned());
         }
         split_loader_batches(draft, training, round, micro_batch, &batch)
     } else {
@@ -103,7 +103,7 @@ pub fn with_batch(text: &str, made_for: &MadeFor, batch: u64) -> Option<String> 
 fn leaves_by_itself(draft: &Draft<'_>, training: &Training<'_>, from: usize) -> Result<(), Why> {
     for statement in &training.suite[from..=training.backward] {
         if words(statement.span.slice(draft.text)).any(|word| matches!(word, "break" | "continue")) {
-            return Err("a `break` or `continue` stands between the batch and its backward".to_owned());
+            return Err("there is a `break` or `continue` between the batch and its backward pass".to_owned());
         }
     }
     Ok(())
@@ -146,9 +146,9 @@ fn shrink_own_batches(
     plan: &Plan,
 ) -> Result<Pieces, Why> {
     let batch =
-        plan.made_for.batch.filter(|batch| *batch > 0).ok_or("the plan does not say how large a batch is")?;
+        plan.made_for.batch.filter(|batch| *batch > 0).ok_or("the plan does not state the batch size")?;
     if !batch.is_multiple_of(micro_batch) {
-        return Err(format!("pieces of {micro_batch} do not make a batch of {batch}"));
+        return Err(format!("micro-batches of {micro_batch} do not divide a batch of {batch} evenly"));
     }
     let count = batch / micro_batch;
     let targets = &training.looped.targets;

@@ -19,7 +19,7 @@ pub(crate) fn autocast(draft: &mut Draft<'_>, dtype: &str, scaled: bool) -> Resu
     }
     draft.context = Some(format!("torch.autocast(\"cuda\", dtype=torch.{dtype})"));
     if training.forward == training.backward {
-        draft.remark("the backward stands in the statement of the forward, and goes into autocast with it");
+        draft.remark("the forward and the backward pass are in one statement, so both run under autocast");
     }
     draft.import("torch");
     Ok(())
@@ -61,18 +61,18 @@ fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
         return Ok(());
     }
     if training.steps.is_empty() {
-        return Err("the optimizer steps elsewhere than in the loop with the backward".to_owned());
+        return Err("the optimizer step is not in the loop with the backward pass".to_owned());
     }
     let plain = |kind: &OpKind| matches!(kind, OpKind::Step { scaled: false, closure: false });
     if !training.steps.iter().all(|step| plain(&step.kind)) {
-        return Err("the optimizer steps with a closure, which no scaler takes".to_owned());
+        return Err("the optimizer steps with a closure, which a gradient scaler does not support".to_owned());
     }
     let name = draft.unused_name("scaler");
     draft.before.push(format!("{name} = torch.amp.GradScaler(\"cuda\")"));
     for step in &training.steps {
         let line = &draft.text[draft.line_start(step.span.start) as usize..step.span.start as usize];
         if !line.trim().is_empty() {
-            return Err("the optimizer's step shares its line with something else".to_owned());
+            return Err("there is other code on the line of the optimizer's step".to_owned());
         }
         draft.edits.push(Edit {
             span: step.span,

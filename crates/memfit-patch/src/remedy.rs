@@ -78,7 +78,7 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The source is not available, or contains nothing that the remedy applies to.
-    #[error("nothing of the kind is in the source that is at hand")]
+    #[error("the available source has no such code")]
     NotHere,
     /// The source does not prove that the edit does what its lever says. A sentence without a final full
     /// stop.

@@ -206,7 +206,7 @@ fn counts_up(statement: &Statement, bound: &BTreeSet<String>) -> Result<(), Why>
         let Some(name) = each.targets.first().and_then(Expression::root) else { continue };
         if !bound.contains(name) && !own.contains(name) {
             return Err(format!(
-                "`{name}` is counted up between the batch and its backward, once for each part"
+                "`{name}` is incremented between the batch and its backward pass, which would happen once per micro-batch"
             ));
         }
     }

@@ -57,7 +57,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan, blocks: &[String]) -> Re
     };
     let machines = if nodes > 1 { format!("--nnodes {nodes}") } else { "--standalone".to_owned() };
     draft.remark(&format!(
-        "`torchrun {machines} --nproc-per-node {count}` starts it; each rank loads its part of every batch, in the order of `DistributedSampler`, which repeats samples where the last batch is short"
+        "`torchrun {machines} --nproc-per-node {count}` starts it; each rank loads its part of every batch, in the order of `DistributedSampler`, which repeats samples if the last batch is short"
     ));
     Ok(())
 }
@@ -69,17 +69,17 @@ fn check(draft: &Draft<'_>, plan: &Plan, parallel: &Parallel) -> Result<(), Why>
         return Err(by_step("tensor parallelism takes more than a few lines of plain PyTorch"));
     }
     if parallel.offload || parallel.context > 1 || parallel.pipeline > 1 {
-        return Err(by_step("the plan has more than replicas and shards"));
+        return Err(by_step("the plan uses more than replicas and shards"));
     }
     if !plan.made_for.batch_names.is_empty() {
         return Err(by_step(
-            "the script makes its batches itself, and nothing shows which part of them each rank would make",
+            "the script creates its batches itself, and memfit cannot tell which part each rank would create",
         ));
     }
     let mentions = |wanted: &[&str]| words(draft.text).find(|word| wanted.contains(word));
     if let Some(word) = mentions(&["state_dict", "save_pretrained"]).filter(|_| parallel.shard > 1) {
         return Err(by_step(&format!(
-            "`{word}` would hold this rank's shards only, and checkpoints of shards are no change of one line"
+            "`{word}` would contain this rank's shards only, and saving sharded checkpoints takes more than a change of one line"
         )));
     }
     if draft.text.contains("cuda:") {
@@ -107,12 +107,12 @@ fn optimizer<'a>(draft: &Draft<'a>, training: &Training<'a>, model: &str) -> Res
     made.sort_by_key(|call| call.span);
     made.dedup_by_key(|call| call.span);
     let [call] = made.as_slice() else {
-        return Err(format!("the script makes {} optimizers of torch.optim, and not one", made.len()));
+        return Err(format!("the script creates {} optimizers of torch.optim instead of one", made.len()));
     };
     let place = training.scope.iter().find(|statement| statement.span.contains(call.span));
     let statement = place
         .filter(|each| each.kind == StatementKind::Assign)
-        .ok_or("the optimizer is not created by a separate statement in the function that trains")?;
+        .ok_or("the optimizer is not created by a separate statement in the training function")?;
     let requests = |call: &&Call| {
         ["parameters", "named_parameters"].iter().any(|name| call.is_method(name))
             && call.receiver.as_ref().is_some_and(|receiver| receiver.span.slice(draft.text) == model)
@@ -121,13 +121,11 @@ fn optimizer<'a>(draft: &Draft<'a>, training: &Training<'a>, model: &str) -> Res
     let scope = training.scope.first().map_or(0, |first| first.span.start);
     if requested.clone().any(|span| (scope..statement.span.start).contains(&span.start)) {
         return Err(format!(
-            "the parameters of `{model}` are collected before the optimizer is made, and would not be its shards"
+            "the parameters of `{model}` are collected before the optimizer is created, and would not be the sharded ones"
         ));
     }
     if !requested.any(|span| statement.span.contains(span)) {
-        return Err(format!(
-            "the optimizer is not made from the parameters of `{model}` where it can be seen"
-        ));
+        return Err(format!("the optimizer is not visibly created from the parameters of `{model}`"));
     }
     Ok(statement)
 }
@@ -141,7 +139,7 @@ fn start(draft: &mut Draft<'_>, training: &Training<'_>) -> Result<(), Why> {
         )
     };
     let first = training.scope.iter().find(|each| !definition(each.kind));
-    let first = first.ok_or("the function that trains has no statements")?;
+    let first = first.ok_or("the training function has no statements")?;
     let indent = draft.indent(first);
     let lines = [
         "torch.distributed.init_process_group()",
@@ -187,7 +185,7 @@ impl<'a> Loader<'a> {
         found.dedup_by_key(|loader| loader.call.span);
         if found.len() != 1 {
             return Err(
-                "no `DataLoader` was found that the function that trains makes for its loop".to_owned()
+                "no `DataLoader` was found that the training function creates for its loop".to_owned()
             );
         }
         found.pop().ok_or_else(|| "no `DataLoader` was found".to_owned())
@@ -197,7 +195,7 @@ impl<'a> Loader<'a> {
     fn divide(&self, draft: &mut Draft<'_>, training: &Training<'_>) -> Result<(), Why> {
         let (call, text) = (self.call, draft.text);
         if call.is_open() || ["sampler", "batch_sampler"].iter().any(|name| call.keyword(name).is_some()) {
-            return Err("the `DataLoader` has a sampler, or arguments that cannot be seen".to_owned());
+            return Err("the `DataLoader` has a sampler, or arguments from `*args` or `**kwargs`".to_owned());
         }
         let data = call.argument(0, "dataset").map(|argument| argument.value_span.slice(text));
         let data = data.filter(|data| is_path(data)).ok_or("the loader's data set has no name")?;

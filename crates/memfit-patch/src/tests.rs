@@ -121,7 +121,7 @@ fn what_is_not_understood_is_left_alone() {
         ("for x in\n", "could not be read"),
         (
             "import torch\nfor x in loader:\n    loss = model(x).mean()\n    loss.backward(); optimizer.step()\n",
-            "share a line",
+            "are on one line",
         ),
         (
             "import torch\nfor x in loader:\n    loss = model(x).mean()\n    if loss > 9: continue\n    loss.backward()\n    optimizer.step()\n",

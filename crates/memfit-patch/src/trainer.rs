@@ -50,7 +50,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
         }
         if lever == Lever::Checkpointing {
             draft.remark(
-                "the library computes every block again where the plan chose some: memory is less than the plan's, and a step \
+                "the library recomputes every block, and the plan only some: memory is lower than in the plan, and a step \
                  takes longer",
             );
         }
@@ -74,7 +74,7 @@ fn settings_call<'a>(draft: &Draft<'a>) -> Option<Result<SettingsCall<'a>, Why>>
     if found.is_empty() {
         return Some(Ok(place));
     }
-    Some(Err(format!("the script gives `{}` in several places", place.framework.taker())))
+    Some(Err(format!("the script sets `{}` in several places", place.framework.taker())))
 }
 
 /// Library whose trainer takes its settings from this class.

@@ -103,7 +103,7 @@ impl<'a> Training<'a> {
         match places.len() {
             0 | 1 => Ok(()),
             count => Err(format!(
-                "the script goes backward in {count} places, and a change of one of them would be half of it"
+                "the script calls `backward()` in {count} places, and a change of one of them would be incomplete"
             )),
         }
     }

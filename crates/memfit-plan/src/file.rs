@@ -63,7 +63,7 @@ pub enum PlanError {
         name: String,
     },
     /// A number that must not be zero.
-    #[error("`{}` says `{key} = 0`, and it has to be at least 1", path.display())]
+    #[error("`{}` has `{key} = 0`, but it must be at least 1", path.display())]
     Zero {
         /// File.
         path: PathBuf,
@@ -71,7 +71,7 @@ pub enum PlanError {
         key: &'static str,
     },
     /// Incompatible levers, or a duplicate.
-    #[error("`{}` cannot be carried out: {why}", path.display())]
+    #[error("the plan `{}` cannot be applied: {why}", path.display())]
     Conflict {
         /// File.
         path: PathBuf,

@@ -1,11 +1,11 @@
 //! Pareto front of plans in memory and time.
 
-/// Plan that was tried.
+/// Memory and step time of a tried plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Bytes.
+    /// Peak in bytes.
     pub bytes: u64,
-    /// Time.
+    /// Time of a step, in any unit.
     pub time: f64,
 }
 
@@ -36,7 +36,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stays_is_beaten_by_none_and_what_goes_by_one(
+        fn the_front_is_undominated_and_dominates_the_rest(
             points in proptest::collection::vec((0..20_u64, 0..20_u32), 0..30)
         ) {
             let points: Vec<Point> =

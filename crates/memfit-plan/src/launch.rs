@@ -6,7 +6,7 @@ use memfit_vocabulary::{release, shell_word};
 
 use crate::plan::Plan;
 
-/// Port on which the machines of a training find each other.
+/// Port on which the machines of a training run find each other.
 const PORT: u16 = 29500;
 
 /// Program that starts the processes.

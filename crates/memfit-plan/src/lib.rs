@@ -1,4 +1,4 @@
-//! Planning: the fastest way to make a training fit, as a set of levers and a plan file.
+//! Planning: the fastest way to make training fit, as a set of levers and a plan file.
 //!
 //! Owns the plan and its file ([`Plan`]), the choice of blocks to keep, recompute and offload, the search
 //! over levers, and its results. It does not know how a candidate is run (a trait does that) or how an answer

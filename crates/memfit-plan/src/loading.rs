@@ -8,7 +8,7 @@ use memfit_vocabulary::Loading;
 /// Resources of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Number of processors.
+    /// Number of CPUs.
     pub processors: u64,
     /// Free bytes of `/dev/shm`, through which workers pass batches.
     pub shared_memory: u64,

@@ -1,11 +1,11 @@
-//! Plan: levers that make a training fit, and the environment that they were determined for.
+//! Plan: levers that make training fit, and the environment that they were determined for.
 
 use memfit_vocabulary::{Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::Setting;
 
-/// Levers that make a training fit.
+/// Levers that make training fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {

@@ -45,7 +45,7 @@ pub fn generate() {
     write("stubs.rs", &emit::stubs(&libraries));
 }
 
-/// Generates callers for tests from a build script: reads the lists in folders beside the script and writes
+/// Generates callers for tests from a build script: reads the lists in folders next to the script and writes
 /// `shapes.rs`, which [`testing`] uses, to `OUT_DIR`.
 ///
 /// # Panics

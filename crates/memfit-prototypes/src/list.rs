@@ -45,7 +45,7 @@ pub struct Entry {
     pub parameters: Option<Vec<Parameter>>,
     /// Kind of the result.
     pub result: Kind,
-    /// Result in place of zero, if it is no status.
+    /// Result in place of zero, if it is not a status.
     pub answer: Option<String>,
     /// Call that an alias refers to.
     pub target: Option<String>,
@@ -228,7 +228,7 @@ fn entry(class: Class, text: &str) -> Result<Entry, String> {
     let mut kept = text;
     for word in text.rsplit(' ') {
         if let Some(release) = word.strip_prefix(">=") {
-            since = Some(release.parse().map_err(|_| format!("`{word}` is no release"))?);
+            since = Some(release.parse().map_err(|_| format!("`{word}` is not a release"))?);
         } else if !word.starts_with('@') {
             break; // `@13`, which only the extractor reads, and `>=12040` end a line; what is left is the prototype.
         }
@@ -331,7 +331,7 @@ fn kind(text: &str) -> Result<Kind, String> {
         {
             Kind::Handle(name.to_owned())
         }
-        other => return Err(format!("`{other}` is no kind")),
+        other => return Err(format!("`{other}` is not a kind")),
     })
 }
 
@@ -414,11 +414,11 @@ mod tests {
             ("refused cudaX", "no parameters"),
             ("refused cudaX(int", "no closing parenthesis"),
             ("refused cudaX(out)", "`out` of what?"),
-            ("refused cudaX(int *)", "`int *` is no kind"),
+            ("refused cudaX(int *)", "`int *` is not a kind"),
             ("refused cudaX(bytes(x))", "has no size"),
             ("refused cudaX(opt int)", "only an out-parameter"),
             ("refused cudaX(int=3)", "only an out-parameter"),
-            ("refused cudaX() >=soon", "is no release"),
+            ("refused cudaX() >=soon", "is not a release"),
             ("alias pncclX", "an alias has the form"),
         ] {
             let error = one(line).err().unwrap_or_else(|| panic!("{line} was read"));

@@ -33,7 +33,7 @@ fn find_lever(name: &str) -> PyResult<Lever> {
         let close: Vec<String> = close.map(|other| format!("`{other}`")).collect();
         let hint =
             if close.is_empty() { String::new() } else { format!("\nhint: there is {}", close.join(", ")) };
-        PyValueError::new_err(format!("`{name}` is no lever that memfit knows{hint}"))
+        PyValueError::new_err(format!("`{name}` is not a lever that memfit knows{hint}"))
     })
 }
 

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 /// Value, lower and upper end of the interval, and mean count of a step.
 type Estimate = (Option<f64>, Option<f64>, Option<f64>, f64);
 
-/// Moving averages of a training's gradient noise; see `memfit.Step.noise_scale`.
+/// Moving averages of a training run's gradient noise; see `memfit.Step.noise_scale`.
 #[pyclass(module = "memfit._core", name = "NoiseScale")]
 pub(crate) struct NoiseScale {
     inner: memfit_train::NoiseScale,

@@ -1,4 +1,4 @@
-//! Outlines of recordings, for pictures of memory over time.
+//! Outlines of recordings, for charts of memory over time.
 
 use std::path::{Path, PathBuf};
 

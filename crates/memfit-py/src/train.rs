@@ -218,7 +218,7 @@ impl Controller {
             "done" => Outcome::Done,
             "again" => Outcome::Again,
             "over" => Outcome::Over,
-            other => return Err(PyValueError::new_err(format!("`{other}` is no outcome"))),
+            other => return Err(PyValueError::new_err(format!("`{other}` is not an outcome"))),
         };
         Ok(self.inner.status(outcome).encode().to_vec())
     }
@@ -314,7 +314,7 @@ impl Controller {
     fn remember(&mut self, memory: &str) -> PyResult<()> {
         self.inner
             .remember(&mut serde_json::Deserializer::from_str(memory))
-            .map_err(|error| PyValueError::new_err(format!("this is no state of memfit's: {error}")))
+            .map_err(|error| PyValueError::new_err(format!("this is not a state of memfit's: {error}")))
     }
 
     /// Classifies an exception by its types and message: "device", "host", "sticky" or "other".

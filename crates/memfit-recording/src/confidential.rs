@@ -3,8 +3,8 @@
 use crate::{Recording, Snapshot, Texts};
 
 impl Recording {
-    /// Replaces paths and the names of functions, modules and ranges by numbers, and removes the command and
-    /// the hashes of source lines. Events, times and sizes stay.
+    /// Replaces paths and the names of functions, modules and ranges with numbers, and removes the command
+    /// and the hashes of source lines. Events, times and sizes stay.
     pub fn make_confidential(&mut self) {
         self.origin.command.clear();
         self.origin.sources.clear();
@@ -17,14 +17,14 @@ impl Recording {
 }
 
 impl Snapshot {
-    /// Replaces the user's names in a snapshot by numbers, as [`Recording::make_confidential`] does.
+    /// Replaces the user's names in a snapshot with numbers, as [`Recording::make_confidential`] does.
     pub fn make_confidential(&mut self) {
         self.texts = numbered(&self.texts);
     }
 }
 
-/// Replaces each text by its number. Unlike hashes, numbers cannot be checked against guesses. The paths of
-/// PyTorch's own files are kept, since they are no secret.
+/// Replaces each text with its number. Unlike hashes, numbers cannot be checked against guesses. The paths of
+/// PyTorch's own files are kept, since they are not secret.
 fn numbered(texts: &Texts) -> Texts {
     let mut named = Texts::default();
     for (number, text) in texts.iter().enumerate().skip(1) {

@@ -91,10 +91,10 @@ pub enum OpenError {
     #[error(transparent)]
     Recording(#[from] RecordingError),
     /// The compression format is not supported.
-    #[error("the file is {0}, which memfit does not read")]
+    #[error("the file is {0}, which memfit cannot read")]
     Packed(&'static str),
     /// The file has more nested compression layers than are allowed.
-    #[error("the file is compressed more than {MAX_LAYERS} times over")]
+    #[error("the file is compressed more than {MAX_LAYERS} times")]
     Layers,
     /// The file looks like a known format but cannot be read as one.
     #[error("this {format} cannot be read: {why}")]
@@ -111,7 +111,7 @@ pub enum OpenError {
         lines: u64,
     },
     /// The format is unknown.
-    #[error("this is no file that memfit knows")]
+    #[error("this is not a file that memfit can read")]
     Unknown,
 }
 
@@ -122,9 +122,9 @@ impl OpenError {
             Self::Snapshot(error) => error.hint(),
             Self::Recording(error) => error.hint(),
             Self::Packed(_) => Some("unpack it first, or compress it with gzip, zstd or xz"),
-            Self::NoError { .. } => {
-                Some("name the log that has the `OutOfMemoryError`, from the traceback on")
-            }
+            Self::NoError { .. } => Some(
+                "`memfit explain` reads a log with an `OutOfMemoryError`, from the traceback on; other verbs need a recording or a snapshot",
+            ),
             Self::Unknown | Self::Empty => Some(
                 "memfit reads memory snapshots of PyTorch, its own recordings, profiler traces, exports of Nsight Systems, and logs",
             ),

@@ -1,4 +1,4 @@
-//! A device's memory over its events, in few enough points for a small picture.
+//! A device's memory over its events, in few enough points for a small chart.
 
 use crate::{Moment, MomentKind, Track};
 

@@ -156,11 +156,11 @@ fn base64(bytes: &[u8]) -> String {
 /// Possible messages for a file that is too short for its format to be recognised.
 const TOO_SHORT: [&str; 7] = [
     "the file is empty",
-    "this is no file that memfit knows",
+    "this is not a file that memfit can read",
     "this is not a memfit recording",
     "there is no out-of-memory error in this text",
     "no snapshot is in it",
-    "it does not begin as a SQLite 3 file does",
+    "it does not begin like a SQLite 3 file",
     "it has no table",
 ];
 
@@ -239,7 +239,7 @@ fn what_is_listed_again_and_again_is_read_once() {
         ("segment_type", &text("large")),
         ("blocks", &blocks),
     ]);
-    // A list with a gap is no run of rows, and one without is.
+    // A list with a gap is not a run of rows, and one without is.
     let (run, holed) =
         ([b"](", &event.repeat(1000)[..], b"e"].concat(), [b"](N", &event.repeat(1000)[..], b"e"].concat());
     for (key, shared, most) in [
@@ -249,10 +249,7 @@ fn what_is_listed_again_and_again_is_read_once() {
     ] {
         let file = listed_again_and_again(key, shared);
         let (source, problems) = open(&file).expect("it is a snapshot");
-        assert!(
-            problems.iter().any(|problem| problem.contains("listed more than once")),
-            "{key}: {problems:?}"
-        );
+        assert!(problems.iter().any(|problem| problem.contains("are duplicates")), "{key}: {problems:?}");
         let Source::Snapshot(snapshot) = &source else { panic!("{key} is a snapshot's") };
         let amount = amount(&source);
         assert!(amount.iter().zip(&most).all(|(amount, most)| amount <= most), "{key}: {amount:?}");

@@ -167,8 +167,11 @@ fn a_file_cut_off_anywhere_gives_what_comes_before() {
                 Err(SnapshotError::Pickle(error)) => error,
                 Err(error) => panic!("at {length}: {error}"),
             };
-            let expected =
-                if length < 2 { "this is no pickle of protocol 2 or later" } else { "the file is cut off" };
+            let expected = if length < 2 {
+                "this is not a pickle of protocol 2 or later"
+            } else {
+                "the file is truncated"
+            };
             assert_eq!(problem.kind.to_string(), expected, "at {length}");
             assert!(problem.offset <= length as u64);
         }
@@ -180,15 +183,12 @@ fn a_file_cut_off_anywhere_gives_what_comes_before() {
 fn nothing_that_would_run_is_run() {
     let system = error(b"\x80\x02cos\nsystem\nq\x00X\x02\x00\x00\x00lsq\x01\x85q\x02Rq\x03.");
     assert_eq!(system.offset, 2);
-    assert_eq!(
-        system.to_string(),
-        "at byte 2: `GLOBAL` would run code of `os.system`; it was not carried out"
-    );
+    assert_eq!(system.to_string(), "at byte 2: `GLOBAL` would run code of `os.system`, so it was refused");
     assert!(system.hint().is_some());
     let stacked = error(b"\x80\x04\x8c\x08builtins\x94\x8c\x04eval\x94\x93\x94.");
     assert_eq!(
         stacked.kind.to_string(),
-        "`STACK_GLOBAL` would run code of `builtins.eval`; it was not carried out"
+        "`STACK_GLOBAL` would run code of `builtins.eval`, so it was refused"
     );
     for operation in [b'R', b'b', b'o', b'P', b'Q', b'i', 0x81, 0x82, 0x83, 0x84, 0x92] {
         let refused = error(&pickle(&[b')', operation]));
@@ -212,27 +212,27 @@ fn what_is_no_snapshot_is_told_from_what_is_broken() {
 #[test]
 fn operations_that_do_not_fit_are_errors_with_their_place() {
     for (operations, offset, text) in [
-        (&b"."[..], 2, "`STOP` finds too little on the stack"),
-        (b"s", 2, "`SETITEM` finds too little on the stack"),
+        (&b"."[..], 2, "`STOP` needs more values than the stack has"),
+        (b"s", 2, "`SETITEM` needs more values than the stack has"),
         (b"K\x01K\x02a", 6, "`APPEND` needs a list"),
         (b"]K\x01K\x02s", 7, "`SETITEM` needs a dict that is not complete yet"),
-        (b"e", 2, "`APPENDS` finds too little on the stack"),
-        (b"(e", 3, "`APPENDS` finds too little on the stack"),
-        (b"}(K\x01u", 6, "`SETITEMS` finds too little on the stack"),
-        (b"h\x05", 2, "entry 5 of the memo is not there"),
-        (b"]r\xff\xff\xff\xff", 3, "entry 4294967295 of the memo skips others"),
-        (b"\x94", 2, "`MEMOIZE` finds too little on the stack"),
-        (b"](\x94", 4, "`MEMOIZE` finds too little on the stack"),
-        (b"\x8c\x02\xc3\x28", 2, "a text is not UTF-8"),
+        (b"e", 2, "`APPENDS` needs more values than the stack has"),
+        (b"(e", 3, "`APPENDS` needs more values than the stack has"),
+        (b"}(K\x01u", 6, "`SETITEMS` needs more values than the stack has"),
+        (b"h\x05", 2, "memo entry 5 does not exist"),
+        (b"]r\xff\xff\xff\xff", 3, "memo entry 4294967295 is out of order"),
+        (b"\x94", 2, "`MEMOIZE` needs more values than the stack has"),
+        (b"](\x94", 4, "`MEMOIZE` needs more values than the stack has"),
+        (b"\x8c\x02\xc3\x28", 2, "a string is not UTF-8"),
         (
             b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f",
             2,
-            "a text or number has 9223372036854775807 bytes, the limit is 16777216",
+            "a string or number has 9223372036854775807 bytes, but the limit is 16777216",
         ),
-        (b"X\xff\xff\xff\x00", 2, "the file is cut off"),
-        (b"\x8b\xff\xff\xff\xff", 2, "a text or number has 4294967295 bytes, the limit is 16777216"),
-        (b"\xfe", 2, "0xfe is no operation that plain data needs"),
-        (b"I1\n", 2, "0x49 is no operation that plain data needs"),
+        (b"X\xff\xff\xff\x00", 2, "the file is truncated"),
+        (b"\x8b\xff\xff\xff\xff", 2, "a string or number has 4294967295 bytes, but the limit is 16777216"),
+        (b"\xfe", 2, "operation 0xfe is not allowed: plain data does not need it"),
+        (b"I1\n", 2, "operation 0x49 is not allowed: plain data does not need it"),
     ] {
         let error = error(&pickle(operations));
         assert_eq!((error.offset, error.kind.to_string().as_str()), (offset, text), "{operations:?}");

@@ -38,7 +38,7 @@ pub fn cards_page(report: &CardsReport) -> String {
         total = report.rows.len(),
         most = size(most),
         steps = match report.steps {
-            0 => "no step of a training ran".to_owned(),
+            0 => "no training step ran".to_owned(),
             1 => "1 step ran".to_owned(),
             steps => format!("{steps} steps ran"),
         },

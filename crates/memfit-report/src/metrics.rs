@@ -27,7 +27,7 @@ impl Metric {
 pub fn metrics(report: &WatchReport) -> String {
     let mut info = Metric::gauge("memfit_run_info", "A run in progress.");
     let mut seconds = Metric::gauge("memfit_run_seconds", "Time since the run began.");
-    let steps_help = "Completed optimizer steps, of the rank that has most.";
+    let steps_help = "Completed optimizer steps of the rank that has completed the most.";
     let mut steps = Metric { kind: "counter", ..Metric::gauge("memfit_steps_total", steps_help) };
     let mut capacity = Metric::gauge("memfit_gpu_memory_capacity_bytes", "Memory of the GPU.");
     let mut used = Metric::gauge("memfit_gpu_memory_used_bytes", "Memory in use on the GPU.");
@@ -42,7 +42,7 @@ pub fn metrics(report: &WatchReport) -> String {
     let mut pinned = Metric::gauge("memfit_process_pinned_bytes", "Page-locked host memory of the process.");
     let mut failed = Metric::gauge(
         "memfit_out_of_memory_requested_bytes",
-        "Size of the last request that failed, with the step in which it did.",
+        "Size of the last allocation that failed, labelled with its step.",
     );
     for run in report.runs.iter().filter(|run| !run.ended) {
         let of_run = labels(&[("run", &run.pid.to_string())]);

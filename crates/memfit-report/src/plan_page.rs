@@ -26,7 +26,7 @@ pub fn plan_page(report: &PlanReport) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
          <title>memfit plan: {name}</title>\n<style>\n{STYLE}</style>\n<header><span class=\"badge {class}\">{badge}</span>\n\
-         <h1>{verdict} on a virtual {name}</h1>\n<p class=\"soft\">{} of {} may be taken · {} runs in {:.0} s · \
+         <h1>{verdict} on a virtual {name}</h1>\n<p class=\"soft\">{} usable of {} · {} runs in {:.0} s · \
          <code>{}</code></p></header>\n",
         size(report.budget),
         size(report.device.capacity),

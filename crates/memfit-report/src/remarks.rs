@@ -92,7 +92,7 @@ impl Fidelity {
     }
 }
 
-/// Replaces each `{placeholder}` by its value. A placeholder without a value is kept.
+/// Replaces each `{placeholder}` with its value. A placeholder without a value is kept.
 fn fill(template: &str, values: &BTreeMap<String, String>) -> String {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;

@@ -20,5 +20,5 @@ fn the_table_of_levers_is_fresh() {
         std::fs::write(&file, format!("{before}{BEGIN}{fresh}{END}{after}")).unwrap();
         return;
     }
-    assert_eq!(table, fresh, "MEMFIT_UPDATE_DOCS=1 writes it anew");
+    assert_eq!(table, fresh, "MEMFIT_UPDATE_DOCS=1 updates it");
 }

@@ -91,7 +91,7 @@ fn is_a(value: &Value, name: &str) -> bool {
         "string" => value.is_string(),
         "array" => value.is_array(),
         "object" => value.is_object(),
-        other => panic!("{other} is no type of JSON"),
+        other => panic!("{other} is not a type of JSON"),
     }
 }
 

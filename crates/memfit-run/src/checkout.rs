@@ -1,4 +1,4 @@
-//! A commit checked out in a temporary git working tree beside the user's own.
+//! A commit checked out in a temporary git working tree, separate from the user's own.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
@@ -15,7 +15,7 @@ pub enum CheckoutError {
     #[error("git could not be started")]
     NoGit(#[source] std::io::Error),
     /// The folder belongs to no repository.
-    #[error("`{}` is in no git repository", folder.display())]
+    #[error("`{}` is not in a git repository", folder.display())]
     NoRepository {
         /// The folder.
         folder: PathBuf,
@@ -58,12 +58,12 @@ impl CheckoutError {
                 Some("without `--base`, the committed baselines are compared; they need no git".to_owned())
             }
             Self::NoCommit { reference, shallow: true } => Some(format!(
-                "the clone is shallow: `git fetch --depth 1 origin {reference}` brings the commit, then name it FETCH_HEAD; for \
-                 actions/checkout, `fetch-depth: 0` brings them all"
+                "the clone is shallow: `git fetch --depth 1 origin {reference}` fetches the commit, whose name is then FETCH_HEAD; with \
+                 actions/checkout, `fetch-depth: 0` fetches all commits"
             )),
-            Self::NoCommit { .. } => {
-                Some("`git fetch` brings commits of a remote; they are named `origin/main`".to_owned())
-            }
+            Self::NoCommit { .. } => Some(
+                "`git fetch` downloads the commits of a remote, with names such as `origin/main`".to_owned(),
+            ),
             Self::Link { .. } => Some(
                 "`link` lists files and folders, relative to pyproject.toml, that git does not have"
                     .to_owned(),

@@ -33,7 +33,7 @@ impl Command {
 }
 
 /// Resolves the words of a command. A path is used unchanged. A name is looked up in the activated
-/// environment; then on `PATH`, except for Python programs without torch; then beside memfit. A Python file
+/// environment; then on `PATH`, except for Python programs without torch; then next to memfit. A Python file
 /// that is not executable is passed to `python`.
 pub fn resolve(words: &[OsString], home: &Home) -> Result<Command, RunError> {
     let has_torch = |python: &Path| preflight::interpreter(python).is_ok_and(|found| found.has_torch());
@@ -111,7 +111,7 @@ impl Folders {
     }
 
     /// Finds a program by name. A Python program on `PATH` without torch is passed over (`skipped`) if there
-    /// is one beside memfit.
+    /// is one next to memfit.
     fn choose(
         &self,
         name: &OsStr,
@@ -151,7 +151,7 @@ fn is_python(program: &Path) -> bool {
 }
 
 /// Interpreter of a program written in Python (`torchrun`, `accelerate`): the one in its shebang line,
-/// otherwise the one beside it.
+/// otherwise the one next to it.
 fn program_interpreter(program: &Path, folders: &Folders) -> Option<PathBuf> {
     let named = first_line(program).and_then(|line| interpreter_in_shebang(&line));
     if let Some(named) = named {

@@ -15,7 +15,7 @@ pub(crate) const TEMPORARY: &str = "make a folder in";
 #[non_exhaustive]
 pub enum RunError {
     /// A rank that does not exist.
-    #[error("there is no rank {rank} of {size}")]
+    #[error("rank {rank} does not exist in a world of {size}")]
     NoSuchRank {
         /// The requested rank.
         rank: u32,
@@ -26,7 +26,7 @@ pub enum RunError {
     #[error("a single rank of many cannot run on a real GPU: NCCL waits for the other ranks")]
     LoneRankOfLocal,
     /// This machine has no usable GPU.
-    #[error("there is no NVIDIA GPU with a working driver here")]
+    #[error("no NVIDIA GPU with a working driver was found")]
     NoLocalGpu,
     /// The program was not found.
     #[error("the command `{name}` was not found")]
@@ -42,10 +42,10 @@ pub enum RunError {
         /// The path as typed.
         path: PathBuf,
     },
-    /// PyTorch has no CUDA builds for this operating system or processor.
-    #[error("`memfit run` works on Linux on x86-64 and ARM (aarch64), and this is {system}")]
+    /// PyTorch has no CUDA builds for this operating system or CPU.
+    #[error("`memfit run` works on Linux on x86-64 and ARM (aarch64), but this is {system}")]
     UnsupportedSystem {
-        /// The operating system and processor.
+        /// The operating system and CPU.
         system: String,
     },
     /// The interpreter did not report its version.
@@ -57,7 +57,7 @@ pub enum RunError {
         said: String,
     },
     /// The interpreter is too old for the probe.
-    #[error("`{}` is Python {version}, and memfit watches Python 3.10 and later", python.display())]
+    #[error("`{}` is Python {version}, but memfit needs Python 3.10 or later", python.display())]
     OldPython {
         /// The interpreter.
         python: PathBuf,
@@ -65,13 +65,13 @@ pub enum RunError {
         version: String,
     },
     /// The interpreter is linked with musl.
-    #[error("`{}` is linked with musl, and PyTorch's CUDA builds need glibc", python.display())]
+    #[error("`{}` is linked with musl, but PyTorch's CUDA builds need glibc", python.display())]
     MuslPython {
         /// The interpreter.
         python: PathBuf,
     },
     /// The interpreter's torch was built for a CUDA version that the virtual device does not support.
-    #[error("`{}` has PyTorch {version} for CUDA {cuda}, and the virtual device is one of CUDA 12 and later", python.display())]
+    #[error("`{}` has PyTorch {version} for CUDA {cuda}, but the virtual GPU supports CUDA 12 and later", python.display())]
     OldTorch {
         /// The interpreter.
         python: PathBuf,
@@ -132,10 +132,10 @@ pub enum RunError {
         source: Box<RecordingError>,
     },
     /// The user interrupted the run before the script was ready.
-    #[error("it was interrupted before the script had run once")]
+    #[error("interrupted before the first run of the script had ended")]
     Interrupted,
     /// The set-up could not be written as JSON.
-    #[error("the set-up of the run cannot be written as JSON")]
+    #[error("the configuration of the run cannot be written as JSON")]
     Json(#[source] serde_json::Error),
 }
 
@@ -174,7 +174,7 @@ impl RunError {
             quoted.join(", ")
         };
         match self {
-            Self::NoSuchRank { .. } => vec!["ranks count from 0 to `--world-size` less one".to_owned()],
+            Self::NoSuchRank { .. } => vec!["ranks are numbered from 0 to `--world-size` minus 1".to_owned()],
             Self::LoneRankOfLocal => vec!["name a virtual GPU with `--gpu`".to_owned()],
             Self::NoLocalGpu => {
                 vec!["name a virtual one with `--gpu`; `memfit gpus` lists them".to_owned()]
@@ -184,19 +184,19 @@ impl RunError {
                 vec!["paths are relative to the current directory, as for the interpreter".to_owned()]
             }
             Self::UnsupportedSystem { .. } => {
-                vec!["`memfit run` starts it in a container there".to_owned()]
+                vec!["on macOS, `memfit run` starts a container; on Windows, use memfit in WSL2".to_owned()]
             }
             Self::BrokenPython { said, .. } if !said.is_empty() => vec![format!("it said: {said}")],
             Self::BrokenPython { .. } => vec!["try it with `--version`".to_owned()],
             Self::OldPython { .. } => {
-                vec!["make an environment with another, and PyTorch in it: `uv venv --python 3.12`".to_owned()]
+                vec!["create an environment with a later Python, and install PyTorch in it: `uv venv --python 3.12`".to_owned()]
             }
             Self::MuslPython { .. } => vec![
                 "use a system with glibc, such as Debian, or a container of one; on Alpine there is no PyTorch with CUDA"
                     .to_owned(),
             ],
             Self::OldTorch { python, .. } => vec![format!(
-                "install a later release: `{} -m pip install --upgrade torch`; memfit was run with {}",
+                "install a later release: `{} -m pip install --upgrade torch`; memfit was tested with {}",
                 python.display(),
                 tried()
             )],
@@ -217,7 +217,7 @@ impl RunError {
             }
             Self::LibraryNotFound { looked, .. } => vec![
                 format!("looked in {}", list(looked)),
-                "a stand-alone memfit finds it beside itself after `cargo build --workspace`, or where `MEMFIT_LIBRARY_DIR` says".to_owned(),
+                "a stand-alone memfit finds it next to itself after `cargo build --workspace`, or in the folder that `MEMFIT_LIBRARY_DIR` names".to_owned(),
             ],
             Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::Interrupted => vec!["run it again".to_owned()],

@@ -30,7 +30,7 @@ const MAX_NAMED: usize = 3;
 /// Maximum number of lines listed for each assumption.
 const MAX_LINES: usize = 16;
 
-/// Prefixes of calls that never affect a training's device memory: telemetry, profilers, logs, and the table
+/// Prefixes of calls that never affect training's device memory: telemetry, profilers, logs, and the table
 /// by which NVIDIA's tools find each other. NVIDIA's libraries query these and work without them.
 const IRRELEVANT_CALLS: &[&str] = &[
     "nvml",
@@ -73,8 +73,8 @@ pub struct Facts {
     pub(crate) watched: bool,
     /// The first out-of-memory error.
     pub oom: Option<OomFacts>,
-    /// The exception that ended the script, if it is no out-of-memory error: uncaught, or the last that it
-    /// showed.
+    /// The exception that ended the script, if it is not an out-of-memory error: uncaught, or the last that
+    /// it showed.
     pub exception: Option<Exception>,
     /// `true` if the script showed that exception and went on to its own end.
     pub(crate) survived: bool,
@@ -533,7 +533,7 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
 
 /// Exceptions that a launcher raises if a process that it started has failed.
 const LAUNCHER_EXCEPTIONS: &[&str] = &["CalledProcessError", LAUNCHERS];
-/// That of PyTorch's launchers, whose message is a table of exit statuses.
+/// Exception of PyTorch's launchers. Its message is a table of exit statuses.
 pub(crate) const LAUNCHERS: &str = "ChildFailedError";
 
 /// The exception to report, and its possible causes. A launcher's own exception only says that a process

@@ -89,7 +89,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
         if facts::may_affect_memory(&call.call) {
             effect("unmodelled", &call.call, None, "its effect on memory is unknown")
         } else {
-            effect("unmodelled", &call.call, Some(0), "it does not affect the memory of a training")
+            effect("unmodelled", &call.call, Some(0), "it does not affect the memory of training")
         }
     });
     let between = sizes_between(outcome);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Interval of a repeated task, adapted so that the task uses a small share of one processor.
+/// Interval of a repeated task, adapted so that the task uses a small share of one CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     least: Duration,
@@ -16,8 +16,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Ratio of pause to work. Three tasks each have a `Pace`, so together they use a hundredth of one
-    /// processor.
+    /// Ratio of pause to work. Three tasks each have a `Pace`, so together they use a hundredth of one CPU.
     const REST_FACTOR: u32 = 300;
 
     /// Creates a pace whose interval stays between `least` and `most`, whatever the task costs.
@@ -35,7 +34,7 @@ impl Pace {
         self.interval
     }
 
-    /// Runs the task, and adapts the interval to the processor time that it takes.
+    /// Runs the task, and adapts the interval to the CPU time that it takes.
     pub(crate) fn work<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = processor_time();
         let result = work();
@@ -49,7 +48,7 @@ impl Pace {
     }
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer leads to a structure that the call may write.
@@ -156,7 +155,7 @@ fn field(text: &str, name: &str) -> u64 {
 /// Resources of this machine that a data loader can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Number of processors.
+    /// Number of CPUs.
     pub processors: u64,
     /// Free bytes of `/dev/shm`.
     pub shared_memory: u64,

@@ -24,7 +24,7 @@ pub(crate) fn problem(exception: &Exception) -> Option<Problem> {
                 "`torch.hub.load`{place} downloads a repository from GitHub, which this machine cannot reach, and `{folder}` does not have it."
             ),
             format!(
-                "on a machine with a network, clone the repository; then copy the clone to `{folder}/OWNER_NAME_main`, or pass its path with `source=\"local\"`. The weights are a second download, which `--synthetic-weights` replaces"
+                "on a machine with a network, clone the repository; then copy the clone to `{folder}/OWNER_NAME_main`, or pass its path with `source=\"local\"`. The weights are a separate download, which `--synthetic-weights` replaces"
             ),
         )
     } else if exception.r#type == "FileNotFoundError" && said.ends_with(&format!("/{ENTRY_POINTS}'")) {
@@ -36,7 +36,7 @@ pub(crate) fn problem(exception: &Exception) -> Option<Problem> {
                 "`torch.hub.load`{place} looks for `{ENTRY_POINTS}` in `{folder}`, which does not have it."
             ),
             format!(
-                "`{folder}` must be the uppermost folder of a clone of the repository: an empty git submodule is filled by `git submodule update --init`"
+                "`{folder}` must be the top-level folder of a clone of the repository: an empty git submodule is filled by `git submodule update --init`"
             ),
         )
     } else if exception.r#type == "ValueError" && last_frame(&exception.traceback).contains(PARSER) {

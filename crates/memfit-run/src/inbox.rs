@@ -177,7 +177,7 @@ impl Inbox {
         }
     }
 
-    /// Processes that are ranks of a training: those with a rank, else those that trained.
+    /// Processes that are ranks of a training run: those with a rank, else those that trained.
     ///
     /// Child processes of a rank inherit its number, for example the compiler processes of Inductor. Among
     /// processes with the same number, those that trained or used memory are the rank; before any of them

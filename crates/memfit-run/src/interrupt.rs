@@ -15,7 +15,7 @@ use signal_hook::flag;
 #[derive(Debug)]
 pub struct Interrupt(());
 
-/// What is known of the signals of this process.
+/// State of the signal handlers of this process.
 struct Signals {
     /// Set by a signal.
     arrived: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ static SIGNALS: LazyLock<Signals> = LazyLock::new(|| {
     };
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         match action(signal) {
-            // Whoever started memfit wants it to go on, as `nohup` does.
+            // The parent process wants memfit to continue after this signal, as `nohup` does.
             Some(libc::SIG_IGN) => continue,
             Some(libc::SIG_DFL) => {
                 let _unheard = flag::register_conditional_default(signal, Arc::clone(&signals.unheard));
@@ -73,7 +73,7 @@ impl Drop for Interrupt {
     }
 }
 
-/// What a signal does at present.
+/// Current action of a signal.
 fn action(signal: i32) -> Option<libc::sighandler_t> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: the call only writes the present action to `action`, which is read if that succeeded.

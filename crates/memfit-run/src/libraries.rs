@@ -39,7 +39,7 @@ impl Library {
         }
     }
 
-    /// Finds the library's file: in the folder from the environment, in the Python package, or beside the
+    /// Finds the library's file: in the folder from the environment, in the Python package, or next to the
     /// program.
     pub fn find(self, home: &Home) -> Result<PathBuf, RunError> {
         let folders = folders(home);
@@ -52,7 +52,7 @@ impl Library {
     }
 
     /// File names to try in a folder. A folder such as `/usr/lib` may contain the system's own `libcuda.so.1`
-    /// beside the program, so that name is accepted only in a folder that belongs to memfit.
+    /// next to the program, so that name is accepted only in a folder that belongs to memfit.
     fn candidates(self, folder: &Folder) -> Vec<PathBuf> {
         let mut names = vec![self.built_name()];
         if folder.packaged {

@@ -17,23 +17,23 @@ const GONE_FROM_NUMPY: &[(&str, &str)] = &[
 /// PyTorch's messages about what it no longer takes, and what takes its place. A new script may have made the
 /// same mistake, so its age is not guessed.
 const GONE_FROM_TORCH: &[(&str, &str)] = &[
-    (
-        "DataLoaderIter' object has no attribute 'next'",
-        "`next(iterator)` takes the place of `iterator.next()`",
-    ),
-    ("invalid index of a 0-dim tensor", "`loss.item()` takes the place of `loss.data[0]`"),
+    ("DataLoaderIter' object has no attribute 'next'", "`next(iterator)` replaces `iterator.next()`"),
+    ("invalid index of a 0-dim tensor", "`loss.item()` replaces `loss.data[0]`"),
     ("iteration over a 0-d tensor", "a scalar has no elements: `tensor.item()` reads it"),
-    ("only supports boolean masks", "`mask.bool()` makes a mask of bytes one of booleans"),
-    (
-        "Subtraction, the `-` operator, with a bool tensor is not supported",
-        "`~mask` takes the place of `1 - mask`",
-    ),
+    ("only supports boolean masks", "`mask.bool()` converts a mask of bytes to booleans"),
+    ("Subtraction, the `-` operator, with a bool tensor is not supported", "`~mask` replaces `1 - mask`"),
     (
         "Legacy autograd function with non-static forward method",
         "`forward` and `backward` of a `torch.autograd.Function` are static methods, called by `apply`",
     ),
-    ("LR.__init__() got an unexpected keyword argument 'verbose'", "schedulers take no `verbose`"),
-    ("Plateau.__init__() got an unexpected keyword argument 'verbose'", "schedulers take no `verbose`"),
+    (
+        "LR.__init__() got an unexpected keyword argument 'verbose'",
+        "schedulers no longer have the argument `verbose`",
+    ),
+    (
+        "Plateau.__init__() got an unexpected keyword argument 'verbose'",
+        "schedulers no longer have the argument `verbose`",
+    ),
 ];
 
 /// Python's messages about syntax, with a part of the line, and the last release that takes it.
@@ -54,7 +54,7 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
         };
         let (_, _, release) = GONE_FROM_PYTHON.iter().find(is_gone)?;
         return Some(format!(
-            "the script was written for Python {release} or older, and neither it nor the PyTorch of its time runs on this one: look for a later version of it, or mend that line"
+            "the script was written for Python {release} or older, and neither it nor the PyTorch of its time runs on this one: look for a later version of it, or fix that line"
         ));
     }
     if let Some((_, release)) = GONE_FROM_NUMPY.iter().find(|(text, _)| message.contains(text)) {

@@ -183,7 +183,7 @@ impl<'a> Rehearsal<'a> {
         results.into_iter().collect::<Option<_>>().ok_or(RunError::Interrupted)
     }
 
-    /// Maximum runs like this one for which the machine has enough processors and memory at the same time.
+    /// Maximum runs like this one for which the machine has enough CPUs and memory at the same time.
     pub fn at_once(&self, like: &Outcome) -> usize {
         let Machine { processors, memory, .. } = Machine::current();
         let by_processors = processors / (like.facts.ranks.len() as u64).max(1);

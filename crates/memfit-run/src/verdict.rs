@@ -235,7 +235,7 @@ pub(crate) fn judge_run(
             // More time would not help.
             let exception = traceback::original(exception);
             let known = known_failures::problem(&request.card, ran, &exception).and_then(|known| known.hint);
-            let first = "mend that error first; `--show-output` shows what the script does";
+            let first = "fix that error first; `--show-output` shows what the script does";
             problem.hint =
                 known.or_else(|| older::hint(ran.interpreter, &exception)).or_else(|| Some(first.to_owned()));
         }

@@ -59,7 +59,7 @@ pub(crate) struct Watched {
     pub(crate) ledger: Option<LedgerView>,
     /// Peaks on the host.
     pub(crate) host: HostPeaks,
-    /// The real device, if it is one.
+    /// Memory of the real GPU, if the run uses one.
     pub(crate) real: Option<RealCard>,
 }
 
@@ -233,7 +233,7 @@ fn ended_with(status: ExitStatus) -> Ended {
     }
 }
 
-/// Activity of the ranks that are not done: messages or processor time.
+/// Activity of the ranks that are not done: messages or CPU time.
 #[derive(Debug)]
 struct Life {
     last_sign: Instant,
@@ -249,7 +249,7 @@ impl Default for Life {
 }
 
 impl Life {
-    /// Processor time in clock ticks up to which a process counts as waiting: about a tenth of a second.
+    /// CPU time in clock ticks up to which a process counts as waiting: about a tenth of a second.
     const MAX_IDLE_TICKS: u64 = 10;
 
     fn note(&mut self, all: &BTreeMap<u32, Stat>, inbox: &Inbox) {

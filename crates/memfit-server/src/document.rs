@@ -177,7 +177,7 @@ impl Document {
             && let Some(edit) = self.fix_all_edit()
         {
             actions.push(json!({
-                "title": "memfit: mend all that is safe to mend",
+                "title": "memfit: apply all safe fixes",
                 "kind": "source.fixAll.memfit",
                 "edit": edit,
             }));

@@ -38,13 +38,13 @@ impl<F: Fn(&Path) -> Result<Config, String>> Settings for F {
 #[non_exhaustive]
 pub enum ServerError {
     /// Violation of the protocol.
-    #[error("the editor broke the protocol: {0}")]
+    #[error("the editor violated the protocol: {0}")]
     Protocol(String),
     /// The threads that read and write failed.
     #[error("the connection to the editor failed")]
     Connection(#[from] std::io::Error),
     /// The editor disconnected.
-    #[error("the editor is gone")]
+    #[error("the editor closed the connection")]
     Gone,
 }
 

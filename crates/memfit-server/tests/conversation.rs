@@ -49,7 +49,7 @@ fn findings_come_with_fixes_and_pages() {
             [
                 "memfit: Call it",
                 "memfit: ignore `no-grad-not-called` on this line",
-                "memfit: mend all that is safe to mend"
+                "memfit: apply all safe fixes"
             ]
         );
         assert_eq!(actions[0]["edit"]["changes"][URI][0]["newText"], "()");

@@ -9,7 +9,7 @@ use crate::technique::{Affects, Technique};
 /// The name of the row without any technique.
 const BASELINE: &str = "none";
 
-/// Measures a training with levers.
+/// Measures a training run with levers.
 pub trait Bench {
     /// Error that prevented a measurement.
     type Error;
@@ -218,7 +218,7 @@ fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
     Some(match (device, more, less) {
         (0, 0, 0) => nothing,
         (0, 0, less) => {
-            format!("{nothing}: tensors take {} less, but the allocator's segments do not", size(less))
+            format!("{nothing}: tensors take {} less, but the device peak stays the same", size(less))
         }
         (0, more, _) => format!("{nothing}: tensors take {} more", size(more)),
         (device, 0, 0) => format!("{nothing}: the device peak rises by {}", size(device)),
@@ -235,8 +235,8 @@ fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
     })
 }
 
-/// Note on the memory that a training with frozen weights holds in addition to weights, gradients and
-/// optimizer state, if that is most of the peak.
+/// Note on the memory that training with frozen weights needs in addition to weights, gradients and optimizer
+/// state, if that is most of the peak.
 fn kept_activations(before: &ShrinkRow, after: &ShrinkRow) -> Option<String> {
     // Some of these bytes may already be freed at the peak, so the rest is at least this.
     let rest = |row: &ShrinkRow| {
@@ -249,7 +249,7 @@ fn kept_activations(before: &ShrinkRow, after: &ShrinkRow) -> Option<String> {
         return None;
     }
     Some(format!(
-        "activations stay: besides weights, gradients and optimizer state, the peak has {} ({} as it is); \
+        "activations stay: besides weights, gradients and optimizer state, the peak has {} ({} in the original); \
          activation checkpointing reduces them",
         size(is),
         size(was)
@@ -396,7 +396,7 @@ mod tests {
         check(with(13 * MIB, 100 * MIB), Some("saves nothing in training: tensors take 3.0 MiB more"));
         check(
             with(9 * MIB, 100 * MIB),
-            Some("saves nothing in training: tensors take 1.0 MiB less, but the allocator's segments do not"),
+            Some("saves nothing in training: tensors take 1.0 MiB less, but the device peak stays the same"),
         );
         check(
             with(12 * MIB, 150 * MIB),
@@ -428,7 +428,7 @@ mod tests {
         };
         let before = row(held(100, 100), 100, 1000);
         let note = kept_activations(&before, &row(held(101, 1), 1, 704)).unwrap();
-        assert!(note.contains("the peak has 600 MiB (600 MiB as it is)"), "{note}");
+        assert!(note.contains("the peak has 600 MiB (600 MiB in the original)"), "{note}");
         // The rest is small, or most weights are trained.
         assert_eq!(kept_activations(&before, &row(held(101, 1), 1, 180)), None);
         assert_eq!(kept_activations(&before, &row(held(100, 90), 90, 970)), None);

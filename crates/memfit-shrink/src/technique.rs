@@ -51,7 +51,7 @@ pub enum Given {
 }
 
 impl Given {
-    /// The setting for a training, or the reason why it cannot be determined.
+    /// The setting for a training run, or the reason why it cannot be determined.
     fn value(self, training: &Training) -> Result<Value, String> {
         Ok(match self {
             Self::On => Value::Switch(true),
@@ -77,7 +77,7 @@ impl Given {
 }
 
 impl Technique {
-    /// The levers' settings for a training, or the reason why it cannot be applied to it.
+    /// The levers' settings for a training run, or the reason why it cannot be applied to it.
     pub fn settings(&self, training: &Training) -> Result<Vec<(Lever, Value)>, String> {
         // DDP waits for the gradients of all parameters with which it was created.
         if training.replicated && self.levers.iter().any(|(lever, _)| lever.harm() == Harm::Model) {

@@ -34,7 +34,7 @@ pub enum EditError {
     #[error("one of its changes goes across cells of the notebook")]
     AcrossCells,
     /// The result is not valid Python.
-    #[error("the changed text would not be Python any more")]
+    #[error("the changed text would no longer be valid Python")]
     Broken,
 }
 
@@ -73,7 +73,7 @@ pub fn compose(fixes: &[&[Edit]]) -> (Vec<Edit>, usize) {
     let mut taken: Vec<Edit> = Vec::new();
     let mut fixed = 0;
     for edits in fixes {
-        // An identical edit, such as an import that several fixes need, is no conflict.
+        // An identical edit, such as an import that several fixes need, is not a conflict.
         let fresh: Vec<&Edit> = edits.iter().filter(|edit| !taken.contains(edit)).collect();
         if fresh.iter().any(|edit| taken.iter().any(|other| edit.clashes(other))) {
             continue;

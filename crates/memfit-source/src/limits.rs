@@ -5,7 +5,7 @@
 #[non_exhaustive]
 pub enum TooMuch {
     /// The text is too long.
-    #[error("it has {size} bytes, and more than {most} are not read")]
+    #[error("it has {size} bytes, but memfit reads files of at most {most}")]
     Long {
         /// Size of the text in bytes.
         size: usize,

@@ -77,7 +77,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
     }
 }
 
-/// Where running a file trains: the guard, else the outermost loop or the call; nowhere in a library.
+/// Finds the place at which a script trains: its guard, else the outermost loop or call. A library has none.
 #[test]
 fn a_script_trains_at_its_guard_loop_or_call() {
     let library = "import torch\ndef train(loss):\n    loss.backward()\n";

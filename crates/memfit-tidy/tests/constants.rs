@@ -49,7 +49,7 @@ fn a_constant_of_the_time_model_says_where_it_is_from() {
     let (mut silent, mut unsourced) = (Vec::new(), 0);
     for (file, text) in common::sources("crates", "rs") {
         let name = file.display().to_string();
-        // Published times are no constants of the model.
+        // Published times are not constants of the model.
         if name.ends_with("/measured.rs") {
             continue;
         }

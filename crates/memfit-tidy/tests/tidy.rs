@@ -187,7 +187,10 @@ fn documents_name_paths_that_exist() {
                 // `NAME` stands for a file to be added.
                 let path = quoted.split([' ', '*']).next().unwrap_or_default();
                 let path = path.split("NAME").next().unwrap_or_default();
-                assert!(common::root().join(path).exists(), "{document} names `{path}`, which is not there");
+                assert!(
+                    common::root().join(path).exists(),
+                    "{document} names `{path}`, which does not exist"
+                );
                 paths += 1;
             }
         }

@@ -95,7 +95,7 @@ mod tests {
         cache.judges("a", (10, 4, true));
         cache.emptied();
         assert!(cache.is_judged("a", (10, 4, true)));
-        assert!(!cache.is_judged("a", (10, 4, false)), "beside gradients it is another part");
+        assert!(!cache.is_judged("a", (10, 4, false)), "with existing gradients it is another part");
     }
 
     #[test]

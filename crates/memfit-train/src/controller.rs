@@ -27,7 +27,7 @@ const MAX_SINGLE_FAILURES: u32 = 3;
 /// Minimum growth of a size as the divisor of the old one, unless it grows to the whole batch.
 const MIN_GROWTH_DIVISOR: u32 = 4;
 
-/// Settings that stay the same during a training.
+/// Settings that stay the same during a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Loader batches in one optimizer step (gradient accumulation).

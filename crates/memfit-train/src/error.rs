@@ -7,7 +7,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TrainError {
     /// A number that must be at least one.
-    #[error("`{name}` is 0, and has to be at least 1")]
+    #[error("`{name}` is 0, but must be at least 1")]
     Zero {
         /// Name of the argument.
         name: &'static str,
@@ -16,7 +16,7 @@ pub enum TrainError {
     #[error("the batch is empty: it has no sample along its first dimension")]
     EmptyBatch,
     /// An invalid weight for a mean.
-    #[error("a micro-batch's count is {count}: counts have to be finite and not negative")]
+    #[error("a micro-batch's count is {count}: counts must be finite and not negative")]
     Count {
         /// Weight.
         count: f64,

@@ -129,7 +129,7 @@ pub fn classify(types: &[&str], message: &str, evidence: Evidence) -> Fault {
     if is("MemoryError") {
         return Fault::HostMemory;
     }
-    // A message about a broken device may mention memory too: an illegal access is no lack of it.
+    // A message about a broken device may mention memory too: an illegal access is not a lack of it.
     if STICKY_MESSAGES.iter().any(says) {
         return Fault::Sticky;
     }

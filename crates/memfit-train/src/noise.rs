@@ -1,4 +1,4 @@
-//! The gradient noise scale of a training (McCandlish et al. 2018, arXiv:1812.06162): the batch size at which
+//! The gradient noise scale of training (McCandlish et al. 2018, arXiv:1812.06162): the batch size at which
 //! the noise of a gradient is as large as the gradient, from the gradients of micro-batches and of the
 //! windows that they add up to.
 //!
@@ -35,7 +35,7 @@ pub struct NoiseSample {
     pub whole: f64,
 }
 
-/// Moving averages of the estimates of a training.
+/// Moving averages of the estimates of a training run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NoiseScale {
     estimates: u64,
@@ -170,7 +170,7 @@ impl NoiseScale {
             Some(_) => "is of the order of the noise scale",
             None => {
                 return format!(
-                    "The mean gradient cannot be distinguished from noise yet: the noise scale is at least {} {unit}, beside a global \
+                    "The mean gradient cannot be distinguished from noise yet: the noise scale is at least {} {unit}, compared with a global \
                  batch of {} {unit}. {rule}",
                     number(low),
                     number(batch)

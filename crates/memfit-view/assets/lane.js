@@ -233,7 +233,7 @@ class Lane {
     to = clamp(to, from + 1, Math.max(this.ticks, from + 1));
     const known = this.window;
     if (known && known.from <= from && to <= known.to) return known;
-    // A little more on both sides, so that moving about does not count anew each time.
+    // A little more on both sides, so that small movements do not count again.
     const more = Math.floor(Math.min(to - from, (EXACT_TICKS - (to - from)) / 2));
     [from, to] = [Math.max(0, from - Math.max(0, more)), Math.min(this.ticks, to + Math.max(0, more))];
     const numbers = this.chunksIn(from, to);

@@ -1,4 +1,4 @@
-// The page as a whole: what is chosen, and who hears of it.
+// State of the page: the selection, and the parts that are notified of changes.
 
 class App {
   constructor() {
@@ -173,7 +173,7 @@ class App {
     this.moment.refresh();
   }
 
-  /** For those who hear the page. */
+  /** Notifies the listeners of the page. */
   say(text) {
     byId("live").textContent = text;
   }

@@ -36,7 +36,7 @@ function drawExplanation(app, recordings) {
 }
 
 function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) {
-  // Where a page is for strangers, only figures are left of some: alone they say nothing.
+  // On a confidential page, some names are reduced to numbers, which mean nothing alone.
   const said = evidence.filter(({ text }) => text);
   return el("article.card.verdict", {},
     el("div", {},
@@ -59,7 +59,7 @@ function drawFixes(fixes) {
   ];
 }
 
-/** A sentence whose code stands between backticks. */
+/** A sentence with code in backticks. */
 const prose = (text) => text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
 
 function drawEvidence(app, { text, stack = [] }) {
@@ -100,7 +100,7 @@ function drawFigures(app) {
 
 function drawLegend(app) {
   const present = STACKING.filter((name) => app.lanes.some((lane) => lane.place.has(name)) && (name !== "fragmentation" || app.measure === "reserved"));
-  // Where colours are those of lines, no category has one: its mark says only whether it is shown.
+  // If colours stand for lines, a category has none: its mark only shows if it is visible.
   const byLine = app.colour === "place";
   const note = byLine ? [el("span.muted", {}, "a colour for each line; shown:")] : [];
   byId("legend").replaceChildren(...note, ...[...present].reverse().map((name) => {

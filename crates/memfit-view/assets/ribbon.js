@@ -1,4 +1,4 @@
-// What lies below a chart: phases, steps, what the program announced, and the axis.
+// The area below a chart: phases, steps, ranges that the program announced, and the axis.
 
 const RIBBON = { phases: 6, gap: 2, steps: 18, range: 15, axis: 18 };
 /** More ranges within ranges than this are named under the pointer only. */

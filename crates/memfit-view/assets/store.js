@@ -1,4 +1,4 @@
-// What the page was given: the manifest, and the sections, which lie in the file or come from the server that served it.
+// Data of the page: the manifest and the sections, which are in the file or come from the server.
 
 function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);

@@ -240,7 +240,7 @@ class Chart {
     context.textAlign = "left";
   }
 
-  /** Draws a label below those of this picture that it would cover; none where no room is left. */
+  /** Draws a label below those that it would cover; draws nothing if there is no space. */
   caption(context, text, x, y, colour) {
     const width = context.measureText(text).width;
     const left = context.textAlign === "right" ? x - width : x;

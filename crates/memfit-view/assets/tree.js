@@ -1,4 +1,4 @@
-// What filled the memory at a moment: category, module and line as a tree that adds up, as boxes and as a table.
+// Contents of the memory at a moment: categories, modules and lines as a tree, as boxes and as a table.
 
 const ORDERS = {
   "category, module, line": ["category", "module", "line"],

@@ -1,7 +1,7 @@
 //! HTTP server on the loopback interface.
 //!
 //! Refuses requests for other host names, as DNS rebinding would send, and requests that a browser makes for
-//! a page of another origin, other than links to this server. Tools that are no browsers are served.
+//! a page of another origin, other than links to this server. Tools that are not browsers are served.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -205,7 +205,7 @@ mod tests {
             (vec![native, library], Some((library.1, 134))),
             (vec![native], None),
             (vec![], None),
-            // The probe of `memfit run` stands between a script and PyTorch.
+            // The probe of `memfit run` adds frames between a script and PyTorch.
             (
                 vec![library, ("run", "/run/memfit-1/memfit_probe/small.py", 247), own],
                 Some(("/home/me/net.py", 20)),

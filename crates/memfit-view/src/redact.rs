@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::lane::{Lane, MarkKind};
 use crate::places::{Role, torch_path};
 
-/// Replaces the names of files, functions, modules and announced ranges by numbers, and renumbers lines.
+/// Replaces the names of files, functions, modules and announced ranges with numbers, and renumbers lines.
 /// Equal names stay equal. PyTorch's own files keep their paths within PyTorch, and numbers in module names
 /// stay.
 pub fn redact(lane: &mut Lane) {

@@ -14,10 +14,10 @@ use crate::{View, served_page};
 #[non_exhaustive]
 pub enum ServeError {
     /// No port is available.
-    #[error("no port on 127.0.0.1 can be listened on")]
+    #[error("cannot listen on any port of 127.0.0.1")]
     Listen(#[source] io::Error),
     /// The operating system returned no random numbers.
-    #[error("no random token can be made")]
+    #[error("cannot create a random token")]
     Token,
 }
 

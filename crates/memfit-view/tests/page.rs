@@ -28,7 +28,7 @@ fn readable(view: &View) -> String {
 #[test]
 fn a_lane_says_what_happened() {
     let lane = lane(&training(&PLAIN), 0);
-    // Phases and steps are no ticks: a segment, a block, twice three blocks with their frees, and a failure.
+    // Phases and steps are not ticks: a segment, a block, twice three blocks with their frees, and a failure.
     assert_eq!(lane.length, 1 + 1 + 2 * 6 + 1);
     let whole = lane.envelope.whole().expect("something happened");
     assert_eq!(whole.allocated, (0, 28 * MIB));

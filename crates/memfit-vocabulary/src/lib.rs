@@ -184,7 +184,7 @@ vocabulary! {
 }
 
 impl Label {
-    /// The effect on a training, in a few words.
+    /// The effect on a training run, in a few words.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Exact => "the same mathematics",

@@ -1,10 +1,10 @@
-//! Degrees of parallelism: how a training is spread over several GPUs.
+//! Degrees of parallelism: how a training run is spread over several GPUs.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Spread of a training over ranks, one per GPU. The number of ranks is the product of the degrees.
+/// Distribution of a training run over ranks, one per GPU. The number of ranks is the product of the degrees.
 ///
 /// Ranks are numbered with the tensor-parallel ones as neighbours, then those of a sharding group, then the
 /// replicas, so that the groups that communicate most share a machine.

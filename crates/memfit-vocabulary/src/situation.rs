@@ -1,4 +1,4 @@
-//! Decides whether the search for a plan tries a lever: the facts about a training and a GPU, and the lever's
+//! Decides whether the search for a plan tries a lever: the facts about training and a GPU, and the lever's
 //! decision.
 
 use crate::{Lever, Training, Value};

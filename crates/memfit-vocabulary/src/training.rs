@@ -1,8 +1,8 @@
-//! Facts about a training, measured while the script trained.
+//! Facts about a training run, measured while the script trained.
 
 use crate::{Framework, Label, Lever};
 
-/// Facts of a training.
+/// Facts of a training run.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Training {
@@ -124,7 +124,7 @@ impl Parts {
     }
 }
 
-/// Measurements of a training's data loading.
+/// Measurements of a training run's data loading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loading {
     /// Processes that load.

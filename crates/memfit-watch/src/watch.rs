@@ -109,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// Watcher of this process, if it belongs to a run. The log is created on first use, and anew after a
+    /// Watcher of this process, if it belongs to a run. The log is created on first use, and again after a
     /// fork.
     pub fn get() -> Option<&'static Self> {
         loop {

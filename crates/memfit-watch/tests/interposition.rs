@@ -111,7 +111,7 @@ impl Stage {
     }
 }
 
-/// Library that Cargo has built beside this test.
+/// Library that Cargo has built next to this test.
 fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let library = test.parent().map(|folder| folder.join("libmemfit_watch.so")).unwrap();

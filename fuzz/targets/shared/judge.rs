@@ -1,4 +1,4 @@
-//! What the verbs do with a recording once it is read: its calls are made again, it is explained, and shown.
+//! Runs the verbs on a recording that was read: replay, explain and view.
 
 use memfit_allocator::{Edit, Program, Release, ReplayConditions, Settings};
 use memfit_explain::{Card, Case, explain};

@@ -27,7 +27,7 @@ def decode(kind: type[R], document: dict[str, Any], *, text: str = "", folder: s
     expected = f"memfit.{kind.__name__.removesuffix('Report').lower()}/1"
     found = document.get("schema") if isinstance(document, dict) else None
     if found != expected:
-        raise MemfitError(f"this is no report of the schema {expected}: it says {found!r}")
+        raise MemfitError(f"the report has the schema {found!r} instead of {expected}")
     try:
         values = _values(kind, document)
         return kind(**values, raw=document, text=text, folder=folder)

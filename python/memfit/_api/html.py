@@ -148,7 +148,7 @@ def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), numbers: I
 
 
 def timeline(outline: Mapping[str, Any] | None, capacity: int | None = None) -> str:
-    """Return memory over a recording's events as a picture; nothing without a recording."""
+    """Return a chart of memory over a recording's events; nothing without a recording."""
     if not outline or not outline["points"]:
         return ""
     points, events = outline["points"], outline["events"]

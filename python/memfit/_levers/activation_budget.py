@@ -25,7 +25,7 @@ _DROPOUT = "dropout_p"
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Have compiled graphs save `value` percent of the activations that they would save."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
-        raise CannotApply(name, f"the value is a percentage between 0 and 100, got {value!r}")
+        raise CannotApply(name, f"the value must be a percentage between 0 and 100, got {value!r}")
     if not _is_compiled(target):
         raise CannotApply(name, "it limits what compiled graphs save, and no part of the model is compiled")
     before = graphs.activation_memory_budget, inductor.joint_custom_pre_pass

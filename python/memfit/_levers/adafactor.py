@@ -19,7 +19,7 @@ _SHARED = ("lr", "weight_decay", "maximize", "foreach")
 
 @lever("adafactor", Stage.OPTIMIZER, 10)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Turn each optimizer into an Adafactor in place; the value is true. The optimizer state starts empty,
+    """Turn each optimizer into an Adafactor in place; `value` is `True`. The optimizer state starts empty,
     and again after the undo.
     """
     if not target.optimizers:

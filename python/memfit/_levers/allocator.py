@@ -27,7 +27,7 @@ def variables(name: str, value: Any) -> dict[str, str]:
     else:
         raise CannotApply(
             name,
-            f"the value is a text such as `max_split_size_mb:128,expandable_segments:True`, got {value!r}",
+            f"the value must be a text such as `max_split_size_mb:128,expandable_segments:True`, got {value!r}",
         )
     keys = {entry.split(":")[0].strip() for entry in _entries(wanted)}
     present = os.environ.get(NEW) or os.environ.get(OLD, "")

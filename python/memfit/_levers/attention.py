@@ -100,7 +100,7 @@ def observed(stand_in: Any) -> None:
 
 
 def outside(value: Any) -> Any:
-    """Replace stand-ins by real scores in values that leave the model."""
+    """Replace stand-ins with real scores in values that leave the model."""
     if isinstance(value, Deferred):
         return real(value)
     if isinstance(value, tuple):

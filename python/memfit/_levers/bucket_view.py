@@ -16,7 +16,7 @@ from .wrapping import together
 
 @lever("gradient-as-bucket-view", Stage.MODEL, 110)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Initialise the DDP wrapper again in place; the value is true. All ranks have to do so together."""
+    """Initialise the DDP wrapper again in place; `value` is `True`. All ranks have to do so together."""
     replicas = [each for each in target.models() if isinstance(each, nn.parallel.DistributedDataParallel)]
     if not replicas:
         raise CannotApply(name, "the model is not wrapped in DistributedDataParallel")

@@ -17,7 +17,7 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 @lever("channels-last", Stage.MODEL, 70)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Convert filters and images to `channels_last`; the value is true."""
+    """Convert filters and images to `channels_last`; `value` is `True`."""
     filters = [parameter for parameter in target.model.parameters() if parameter.dim() in _FORMATS]
     if not filters:
         raise CannotApply(

@@ -28,7 +28,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     """Replace 2d convolutions: `value` is "depthwise", "grouped" or "small-kernels"."""
     lighter = _KINDS.get(value) if isinstance(value, str) else None
     if lighter is None:
-        raise CannotApply(name, f"the value is one of {', '.join(_KINDS)}, got {value!r}")
+        raise CannotApply(name, f"the value must be one of {', '.join(_KINDS)}, got {value!r}")
     instead: dict[nn.Module, nn.Module] = {}
     # The script's random numbers stay as they are.
     with torch.random.fork_rng(devices=[]):

@@ -112,7 +112,7 @@ def _rank(value: Any, name: str) -> dict[str, float]:
     wanted = table(value, "rank")
     rank = int(wanted.get("rank", _RANK))
     if rank < 1:
-        raise CannotApply(name, f"the rank is at least 1, got {rank}")
+        raise CannotApply(name, f"the rank must be at least 1, got {rank}")
     return {"r": rank, "lora_alpha": float(wanted.get("alpha", 2 * rank))}
 
 

@@ -22,7 +22,7 @@ MULTIPLE = 16
 
 @lever("float8-training", Stage.MODEL, 56)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Compute in float8; the value is true."""
+    """Compute in float8; `value` is `True`."""
     with needs(name, "torchao"):
         from torchao.float8.float8_linear import Float8Linear
     turned = as_linear(target)

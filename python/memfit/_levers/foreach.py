@@ -1,8 +1,7 @@
-"""`fused-optimizer`, `foreach-off`: the number of parameters an optimizer updates at once, and its
-temporaries.
+"""`fused-optimizer`, `foreach-off`: the optimizer's implementation, which determines its temporaries.
 
-The default writes whole lists of temporaries, about as large as the parameters. A fused kernel has none;
-updating one parameter at a time needs those of the largest.
+The default (`foreach`) needs temporaries for all parameters at once, about as large as the parameters. A
+fused kernel needs none; updating one parameter at a time needs temporaries for one parameter.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SCALING = "_step_supports_amp_scaling"
 @lever("foreach-off", Stage.OPTIMIZER, 20)
 @lever("fused-optimizer", Stage.OPTIMIZER, 30)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Set it in each of the optimizers' groups; the value is true."""
+    """Set `fused` or `foreach` in all parameter groups; the value is always true."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     return all_or_none(_one(optimizer, name) for optimizer in target.optimizers)

@@ -77,7 +77,9 @@ def _chosen(model: nn.Module, value: Any, name: str) -> Iterator[nn.Parameter]:
             if "norm" in type(module).__name__.lower():
                 yield from module.parameters(recurse=False)
     else:
-        raise CannotApply(name, f'the value is "head", "last-2-blocks", "biases" or "norms", got {value!r}')
+        raise CannotApply(
+            name, f'the value must be "head", "last-2-blocks", "biases" or "norms", got {value!r}'
+        )
     yield from behind(model, {})
 
 

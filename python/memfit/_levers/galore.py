@@ -32,7 +32,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     """Project gradients; `value` is the rank. The optimizer state starts empty, and again after the undo."""
     rank = table(value, "rank").get("rank", 128)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise CannotApply(name, f"the rank is at least 1, got {rank!r}")
+        raise CannotApply(name, f"the rank must be at least 1, got {rank!r}")
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     with needs(name, "pytorch-optimizer"):

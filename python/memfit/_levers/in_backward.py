@@ -26,7 +26,7 @@ _SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")
 
 @lever("optimizer-in-backward", Stage.OPTIMIZER, 70)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Update in the backward pass; the value is true."""
+    """Update in the backward pass; `value` is `True`."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     why = _why_not(target)

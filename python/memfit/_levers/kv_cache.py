@@ -22,7 +22,7 @@ _LEVELS = 127
 @lever("kv-cache-8-bit", Stage.MODEL, 30, inference=True)
 @lever("kv-cache-window", Stage.MODEL, 40, inference=True)
 def apply(_target: Target, value: Any, name: str) -> Undo:
-    """Change the cache: the value is true for 8 bits, and the number of tokens for a window."""
+    """Change the cache: `value` is `True` for 8 bits, and the number of tokens for a window."""
     try:
         from transformers import cache_utils
     except ImportError:
@@ -36,7 +36,7 @@ def apply(_target: Target, value: Any, name: str) -> Undo:
     make: Callable[[], Any] = functools.partial(coded(layer))
     if name == "kv-cache-window":
         if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-            raise CannotApply(name, f"the value is a number of tokens, at least 2, got {value!r}")
+            raise CannotApply(name, f"the value must be a number of tokens, at least 2, got {value!r}")
         make = functools.partial(sliding, sliding_window=value)
     original = layer.update
 

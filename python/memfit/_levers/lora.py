@@ -34,7 +34,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     wanted = table(value, "rank")
     rank, alpha = int(wanted.get("rank", 8)), float(wanted.get("alpha", 2 * int(wanted.get("rank", 8))))
     if rank < 1:
-        raise CannotApply(name, f"the rank is at least 1, got {rank}")
+        raise CannotApply(name, f"the rank must be at least 1, got {rank}")
     layers = trained_layers(target.model, name, target, wanted.get("modules"))
     stays = set(behind(target.model, layers))
     trained = [(each, each.requires_grad) for each in target.model.parameters() if each not in stays]

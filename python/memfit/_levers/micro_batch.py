@@ -12,7 +12,7 @@ from .target import CannotApply, Target, Undo
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Set the micro-batch size; `value` is a number of samples."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CannotApply(name, f"the value is a number of samples, at least 1, got {value!r}")
+        raise CannotApply(name, f"the value must be a number of samples, at least 1, got {value!r}")
     before, target.micro_batch = target.micro_batch, value
 
     def undo() -> None:

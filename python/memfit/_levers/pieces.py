@@ -287,7 +287,7 @@ class Pieces:
 
 
 def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Undo]:
-    """Replace an optimizer's step by one that runs piece by piece; several levers share it."""
+    """Replace an optimizer's step with one that runs piece by piece; several levers share it."""
     known = optimizer.__dict__.get(_NAME)
     if known is not None:
         return known, lambda: None

@@ -19,7 +19,7 @@ _TYPES = {"autocast-bf16": torch.bfloat16, "autocast-fp16": torch.float16}
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Enable it; `value` is true."""
     if not value:
-        raise CannotApply(name, "the value is true")
+        raise CannotApply(name, "the value must be true")
     if name == "tf32":
         return _tf32()
     place, scales = target.place(), target.scales

@@ -31,7 +31,7 @@ _WIDE = (torch.float32, torch.float64)
 
 @lever("pure-bf16", Stage.MODEL, 60)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Cast in place; the value is true. The original weights are kept on the host, so that `undo` restores
+    """Cast in place; `value` is `True`. The original weights are kept on the host, so that `undo` restores
     the same bits if nothing was trained.
     """
     statistical = {

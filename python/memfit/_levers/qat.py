@@ -25,7 +25,7 @@ GROUP_SIZE = 32
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Round in the forward pass; `value` is "int4". The undo keeps the trained weights in full precision."""
     if value not in ("int4", True):
-        raise CannotApply(name, f'the value is "int4", got {value!r}')
+        raise CannotApply(name, f'the value must be "int4", got {value!r}')
     with needs(name, "torchao"):
         from torchao.quantization.qat import IntxFakeQuantizeConfig
         from torchao.quantization.qat.linear import FakeQuantizedLinear

@@ -23,7 +23,7 @@ from .transposed import is_transposed
 from .wrapping import together, wrap
 
 _TABLES = {"8-bit": "signed8", "4-bit": "normal4"}
-# Precision if the value is just true.
+# Precision if the value is `True`.
 _DEFAULT = {"quantized-base": "4-bit", "quantized-weights": "8-bit"}
 
 
@@ -63,7 +63,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     """Quantise the weights of the layers that can have a LoRA adapter: `value` is "8-bit" or "4-bit"."""
     table = _TABLES.get(_DEFAULT[name] if value is True else value)
     if table is None:
-        raise CannotApply(name, f'the value is "8-bit" or "4-bit", got {value!r}')
+        raise CannotApply(name, f'the value must be "8-bit" or "4-bit", got {value!r}')
     layers = trained_layers(target.model, name)
     return together([_one(layer, table, name, target.undoes) for layer in layers.values()])
 

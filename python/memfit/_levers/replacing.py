@@ -33,7 +33,7 @@ def layers_of(model: nn.Module, kind: type[Layer]) -> list[Layer]:
 
 
 def replace(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> Undo:
-    """Replace layers by others wherever the model has them. New layers take over the mode of the old ones."""
+    """Replace layers wherever the model has them. New layers take over the mode of the old ones."""
     changed: list[tuple[nn.Module, str, nn.Module]] = []
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):

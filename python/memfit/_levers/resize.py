@@ -16,7 +16,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     """Resize batches: `value` is the new length of the shorter side, or height and width as a pair."""
     pair = isinstance(value, (list, tuple)) and len(value) == 2
     if not pair and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise CannotApply(name, f"the value is a length, or a height and a width, got {value!r}")
+        raise CannotApply(name, f"the value must be a length, or a height and a width, got {value!r}")
 
     def resize(batch: Any) -> Any:
         sides = {tuple(each.shape[-2:]) for each in _images(batch)}

@@ -29,7 +29,7 @@ from .wrapping import all_or_none, wrap
 
 @lever("sdpa", Stage.MODEL, 80)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Replace attention in the models' forward passes; the value is true."""
+    """Replace attention in the models' forward passes; `value` is `True`."""
     return all_or_none(_one(model, name) for model in target.models())
 
 

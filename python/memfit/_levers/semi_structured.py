@@ -24,7 +24,7 @@ ROWS, COLUMNS = 32, 64
 
 @lever("semi-structured", Stage.MODEL, 62, inference=True)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Keep the two largest of each four weights; the value is true."""
+    """Keep the two largest of each four weights; `value` is `True`."""
     try:
         from torch.sparse import SparseSemiStructuredTensorCUTLASS
     except ImportError as error:

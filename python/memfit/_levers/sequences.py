@@ -14,7 +14,7 @@ from .target import CannotApply, Target, Undo, take_out
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Cut batches: `value` is the largest number of tokens of a sequence."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CannotApply(name, f"the value is a number of tokens, got {value!r}")
+        raise CannotApply(name, f"the value must be a number of tokens, got {value!r}")
 
     def arrive(batch: Any) -> Any:
         length = longest(batch)

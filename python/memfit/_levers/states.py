@@ -84,7 +84,7 @@ _PACKINGS: dict[str, type[Any]] = {
 @lever("bf16-optimizer-state", Stage.OPTIMIZER, 50)
 @lever("host-optimizer-state", Stage.OPTIMIZER, 60)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Pack the optimizer state; the value is true."""
+    """Pack the optimizer state; `value` is `True`."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     if name == "host-optimizer-state" and target.place().type == "cpu":

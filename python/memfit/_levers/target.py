@@ -212,7 +212,7 @@ def table(value: Any, first: str) -> dict[str, Any]:
 def percentage(value: Any, lever: str) -> int:
     """Read a percentage above 0 and below 100."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 100:
-        raise CannotApply(lever, f"the value is a percentage between 1 and 99, got {value!r}")
+        raise CannotApply(lever, f"the value must be a percentage between 1 and 99, got {value!r}")
     return value
 
 

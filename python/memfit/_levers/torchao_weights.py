@@ -27,7 +27,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     what `qat` trains for.
     """
     if value not in KINDS:
-        raise CannotApply(name, f"the value is one of {', '.join(KINDS)}, got {value!r}")
+        raise CannotApply(name, f"the value must be one of {', '.join(KINDS)}, got {value!r}")
     with needs(name, "torchao"):
         from torchao import quantization
     turned = as_linear(target)

@@ -36,7 +36,7 @@ def sides(layer: Any) -> tuple[int, int]:
 
 
 def as_linear(target: Target) -> Undo:
-    """Replace transposed layers by `nn.Linear` with the same weights; the undo transposes them back."""
+    """Replace transposed layers with `nn.Linear` with the same weights; the undo transposes them back."""
     instead: dict[nn.Module, Any] = {}
     changed: dict[nn.Parameter, list[nn.Parameter]] = {}
     for path, layer in linear_layers(target.model).items():

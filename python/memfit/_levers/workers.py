@@ -20,7 +20,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if "workers" in wanted:
         workers = wanted["workers"]
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-            raise CannotApply(name, f"`workers` is a number of processes, got {workers!r}")
+            raise CannotApply(name, f"`workers` must be a number of processes, got {workers!r}")
         changes["num_workers"] = workers
     if "pin" in wanted:
         changes["pin_memory"] = bool(wanted["pin"])

@@ -27,7 +27,7 @@ _LAYERS = "_memfit_layers"
 
 
 def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
-    """Replace the module's forward by `around(module, forward, *args, **kwargs)`.
+    """Replace the module's forward with `around(module, forward, *args, **kwargs)`.
 
     The module itself stays as it is: its class, its names in the state dict, its hooks, which run outside.
     Wrappers can be nested, and undone in any order. Unpickling a module drops them; `holds` names a lever

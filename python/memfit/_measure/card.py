@@ -93,7 +93,7 @@ def facts() -> None:
 
 
 class Block(nn.Module):
-    """A small model with the common layers of a training."""
+    """A small model with the common layers of a training run."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()

@@ -116,7 +116,10 @@ class Extension:
             raise CommandError(f"`%memfit` has no verb {verb!r}", hint=USAGE)
         if "--" in options:
             if cell is not None:
-                raise CommandError("a cell is run, or a command", hint="use `%memfit`, or leave out `--`")
+                raise CommandError(
+                    "`%%memfit` runs the cell and takes no command",
+                    hint="use `%memfit` for a command, or leave out `--`",
+                )
             return result(KINDS[verb], ask(verb, options, progress=self._progress()))
         transform = self._shell.input_transformer_manager.transform_cell
         cells = self._cells(cell, alone, skipped)
@@ -125,7 +128,7 @@ class Extension:
         sources = [source for source in sources if source.number not in asking]
         if not sources:
             raise CommandError(
-                "no cell that could be run ran before", hint="run the cells first, then this one"
+                "there is no earlier cell to run", hint="run the notebook's cells first, then this one"
             )
         space = self._shell.user_ns
         results = {name: value for name, value in space.items() if isinstance(value, Report)}

@@ -6,7 +6,7 @@
 
 DistributedDataParallel, `fully_shard` and `parallelize_module` do the work; this package chooses their
 arguments from the model's structure. It needs torch alone and does not import memfit, so that it can be
-copied into an interpreter without memfit, as `memfit_parallel` beside `memfit_levers`.
+copied into an interpreter without memfit, as `memfit_parallel` next to `memfit_levers`.
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ def _shard(model: nn.Module, parallel: Parallel, mesh: Any, names: list[str] | N
     """Shard a model over the mesh's data dimensions: unit by unit, and the rest with the root."""
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
-    # DistributedDataParallel does not take the parameters that tensor parallelism divides. Their copies are
-    # kept as shards that are gathered once in each step.
+    # DistributedDataParallel does not support parameters that tensor parallelism has divided. Their replicas
+    # are stored as shards that are gathered once in each step.
     reshard = parallel.reshard_after_forward and parallel.shard > 1
     settings = {
         "mesh": data_mesh(mesh),

@@ -1,4 +1,4 @@
-"""A separate store for each attempt of a training that torchrun restarts.
+"""A separate store for each attempt of a training run that torchrun restarts.
 
 torchrun's agent keeps one store for all attempts (`TORCHELASTIC_USE_AGENT_STORE`). Backends write their
 addresses to it under the same names in each attempt, so a restarted rank may read those of dead processes,

@@ -30,7 +30,7 @@ class ParallelError(ValueError):
 
 @dataclass(frozen=True)
 class Parallel:
-    """Degrees of parallelism of a training. The number of ranks is their product."""
+    """Degrees of parallelism of a training run. The number of ranks is their product."""
 
     replicate: int = 1
     """Copies of the model, each with its share of the batch (DDP; with `shard`, HSDP)."""
@@ -72,7 +72,7 @@ class Parallel:
         if self.offload and self.shard == 1:
             raise ParallelError(
                 "`offload` in [parallel] needs `shard` to be at least 2: only shards are offloaded",
-                "the lever `optimizer-state-on-host` offloads the optimizer's state of a single GPU",
+                "the lever `host-optimizer-state` offloads the optimizer's state of a single GPU",
             )
 
     @property
@@ -93,7 +93,7 @@ class Parallel:
     def from_table(cls, table: Mapping[str, Any]) -> Parallel:
         """Read the table `[parallel]` of a plan file."""
         if not isinstance(table, Mapping):
-            raise ParallelError(f"[parallel] is a table, got {table!r}")
+            raise ParallelError(f"[parallel] must be a table, got {table!r}")
         known = [field.name for field in fields(cls)]
         unknown = [name for name in table if name not in known]
         if unknown:

@@ -35,7 +35,7 @@ class Region:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The styles of `parallelize_module`. An input that is no DTensor is whole on each rank."""
+        """The styles of `parallelize_module`. An input that is not a DTensor is whole on each rank."""
         column = {
             name: ColwiseParallel(input_layouts=Replicate(), use_local_output=False) for name in self.columns
         }
@@ -97,7 +97,7 @@ def _from_shapes(holder: str, linears: Mapping[str, nn.Linear]) -> tuple[Region,
         if not first:
             continue
         if odd is not None:
-            why = f"`{odd}` takes {linears[odd].in_features} values and `{first[0]}` {width}, so they are no pair"
+            why = f"`{odd}` takes {linears[odd].in_features} values and `{first[0]}` {width}, so they do not form a pair"
         elif linears[last].out_features != width:
             why = f"`{last}` returns {linears[last].out_features} values, and `{first[0]}` takes {width}"
         elif all(linears[name].out_features != linears[last].in_features for name in first):

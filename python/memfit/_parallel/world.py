@@ -1,4 +1,4 @@
-"""The processes of a training that torchrun starts."""
+"""The processes of a training run that torchrun starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_launched() -> bool:
 def start(place: torch.device) -> None:
     """Start the process group of a model on this device from torchrun's variables, unless the script did.
 
-    With a model on a GPU, the group has gloo for the host's tensors beside NCCL.
+    With a model on a GPU, the group has gloo for the host's tensors in addition to NCCL.
     """
     if not dist.is_available():
         raise ParallelError("this build of PyTorch has no torch.distributed")

@@ -373,7 +373,7 @@ def _is_distributed() -> bool:
 
 def _compares_numbers(func: Any, args: Any) -> bool:
     """Return `True` if an operation compares floating-point numbers. Comparisons with infinity, or of a
-    tensor with itself (a NaN check), do not count, since a training has neither infinite values nor NaN.
+    tensor with itself (a NaN check), do not count, since a training run has neither infinite values nor NaN.
     """
     if _bare_name(func) not in _COMPARISONS or len(args) < 2 or args[0] is args[1]:
         return False

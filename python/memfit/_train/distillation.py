@@ -48,8 +48,8 @@ def distill(
     dictionary without its labels. `loss(outputs, batch)` is the student's own loss, as for `Step`, with a
     share of `1 - weight`; without it the teacher alone teaches. `features` maps modules of the student to
     modules of the teacher whose outputs have the same shape. `attentions` does so for attention: where both
-    modules return attention weights beside their output, these are compared, and otherwise the places at
-    which their outputs are large, whatever the number of channels. `offload` keeps the teacher's repeated
+    modules return attention weights in addition to their output, these are compared, and otherwise the places
+    at which their outputs are large, whatever the number of channels. `offload` keeps the teacher's repeated
     blocks in host memory. Other options are those of `Step`.
     """
     if temperature <= 0:

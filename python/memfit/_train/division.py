@@ -49,7 +49,7 @@ class Undividable(Exception):  # noqa: N818
 
 
 class Division:
-    """The measurements of a training's batches, and the decisions based on them."""
+    """The measurements of a training run's batches, and the decisions based on them."""
 
     def __init__(self, model: nn.Module, verifier: Verifier | None, allow: str, *, meets: bool) -> None:
         if allow not in LABELS:
@@ -62,7 +62,7 @@ class Division:
         self._norms = [module for module in model.modules() if is_batch_norm(module)]
         self._found: dict[Any, Verification] = {}
         self._variation: dict[Any, Variation] = {}
-        # How the loss of all samples differs from that of their micro-batches, by the number of samples.
+        # Difference of the loss of all samples from that of their micro-batches, by the number of samples.
         self._whole_counts: dict[Any, dict[int, str]] = {}
         self._paths: set[Any] = set()
         self._new_paths = 0

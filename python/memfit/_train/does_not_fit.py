@@ -23,7 +23,7 @@ def ranks_error(rank: int, lost: str) -> StepDoesNotFit:
             "hint: every rank has to run the same collectives, and has to run the model equally often"
         )
     return StepDoesNotFit(
-        f"rank {rank} cannot go on; this rank's parameters are as they were before the step\n"
+        f"rank {rank} cannot continue; this rank's parameters are as they were before the step\n"
         "hint: see the error of that rank"
     )
 

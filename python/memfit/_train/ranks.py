@@ -150,7 +150,7 @@ class ReplicatedRanks(SingleRank):
         self._fresh = True
         # Checksums of the sample shapes of each rank's micro-batch.
         self._shapes: list[float] = []
-        # Where this rank failed: the batch of the window, and the number of samples.
+        # Position at which this rank failed: the batch of the window, and the number of samples.
         self._failed: tuple[int, int] = (0, 0)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""How the batches of a training are divided: what the user stated, and what earlier batches showed."""
+"""Rules for splitting batches: settings of the user, and findings from earlier batches."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Layouts:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules for dividing the batches of a training."""
+    """Rules for dividing the batches of a training run."""
 
     # The user's `batch_size=`, `batch_dim=` and `split=`.
     count: Callable[[Any], int] | None = None

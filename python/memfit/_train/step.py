@@ -246,7 +246,7 @@ class Step:
             counted = self._count(entry.value)
             if isinstance(counted, Mapping):
                 entry.counts = {name: float(n) for name, n in counted.items()}
-                # A loss with count zero is no estimate for the others.
+                # A loss with count zero is not an estimate for the others.
                 expected = next(filter(None, entry.counts.values()), expected)
             else:
                 expected = float(counted)

@@ -1,4 +1,4 @@
-"""The error message of a training that cannot go on: memory use, and levers that would help."""
+"""The error message of a training run that cannot go on: memory use, and levers that would help."""
 
 from __future__ import annotations
 

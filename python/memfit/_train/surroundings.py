@@ -156,7 +156,7 @@ class Changes:
         self._known = known
         self._slots: list[Slot] = []
         self._values: list[Any] = []
-        # How often each variable has changed.
+        # Number of changes of each variable.
         self._counts: dict[str, int] = {}
 
     def list_again(self) -> None:

@@ -63,7 +63,7 @@ class _Trial(NamedTuple):
 
 
 class Verifier:
-    """Compares a training's batches with their micro-batches."""
+    """Compares a training run's batches with their micro-batches."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from .updates import Updates
 
 
 class Window:
-    """The open accumulation window of a training, and the state before it."""
+    """The open accumulation window of a training run, and the state before it."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Window:
             if verdict == "over":
                 self.roll_back()
                 raise self._failures.explain(fault, total, self._items)
-            # Starting again to run a batch undivided is no failure.
+            # Starting again to run a batch undivided is not a failure.
             retries += not self._begins_anew
             self.roll_back(keep=True)
 

@@ -1,4 +1,4 @@
-"""State kept by the callbacks of all trainers: gradients of a training, and results of its batches."""
+"""State kept by the callbacks of all trainers: gradients of a training run, and results of its batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memfit._train.result import Result
 
 
 class Progress:
-    """The counts of a training that runs in micro-batches."""
+    """The counts of a training run that runs in micro-batches."""
 
     def __init__(self) -> None:
         self.retries = 0
@@ -40,7 +40,7 @@ class Progress:
         self.changed = tuple(dict.fromkeys(self.changed + result.changed))
 
     def _keep_noise(self) -> None:
-        """Keep the noise scale of a training that ends."""
+        """Keep the noise scale of a training run that ends."""
         if self._gradients is not None and self._gradients.measures_noise:
             self._noise = self._gradients.noise_scale()
 

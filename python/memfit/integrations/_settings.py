@@ -21,9 +21,9 @@ class Settings:
     plan: Any = None
     levers: Mapping[str, Any] | None = None
     micro_batch: int | None = None
-    """Largest micro-batch; without it, batches are divided only if they do not fit."""
+    """Largest micro-batch; without it, batches are split only if they do not fit."""
     allow: str | None = None
-    """`"changes-training"` divides batches even if that changes the training."""
+    """`"changes-training"` splits batches even if that changes training results."""
     count: Callable[[Any], float] | None = None
     """The number of tokens (say) of a batch over which its loss is a mean; samples by default."""
     batch_size: Callable[[Any], int] | None = None

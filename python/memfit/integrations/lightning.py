@@ -60,7 +60,7 @@ class Callback(Progress, pl.Callback):  # type: ignore[misc]
         # Gradients of the batch that just ran, until the trainer asks for its backward pass.
         self._ready: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    # ---------------------------------------------------------------------------------------- a training
+    # ----------------------------------------------------------------------------------------------- training
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Take over the strategy's forward and backward passes."""

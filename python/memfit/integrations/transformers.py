@@ -26,7 +26,7 @@ from ._settings import Settings
 
 __all__ = ["Callback", "Mixin", "Settings", "memfit_trainer", "training_arguments"]
 
-# The mixin stands in front of a trainer, whose methods it calls.
+# The mixin precedes a trainer in the MRO and calls its methods.
 _Base: Any = object
 # Label of tokens that do not count.
 _IGNORED = -100
@@ -110,7 +110,7 @@ class Callback(Progress, transformers.TrainerCallback):  # type: ignore[misc]
         assert self._captured is not None
         self.trainer.accelerator.backward(loss, **self._captured[1])
 
-    # ---------------------------------------------------------------------------------------- a training
+    # ----------------------------------------------------------------------------------------------- training
 
     def _begin(self, model: nn.Module) -> Gradients:
         trainer = self.trainer
@@ -172,7 +172,7 @@ class Callback(Progress, transformers.TrainerCallback):  # type: ignore[misc]
             logs["memfit_retries"] = self.retries
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Forget a training that ended with an error."""
+        """Forget a training run that ended with an error."""
         self._end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002

@@ -48,7 +48,7 @@ class RunReport(RunQuestions):
     steps: int
     """Completed optimizer steps, or forward passes of a script without an optimizer."""
     coverage: Coverage
-    """Parts of a training that the completed steps included."""
+    """Parts of the training run that the completed steps included."""
     at_peak: AtPeak | None = None
     """Memory at the peak by category; absent if nothing was recorded."""
     outside: Outside
@@ -117,7 +117,7 @@ class PeakEnd(Peak):
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Parts of a training that the completed steps included."""
+    """Parts of the training run that the completed steps included."""
 
     steps: int
     """Completed steps."""

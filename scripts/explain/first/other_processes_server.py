@@ -1,4 +1,4 @@
-"""An old server of the same user sits on the card; this training was started beside it.
+"""An old server of the same user occupies the GPU; this training run was started anyway.
 
 cause: other-processes
 line:

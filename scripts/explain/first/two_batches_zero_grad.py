@@ -1,4 +1,4 @@
-"""`zero_grad` after the forward: the gradients of the step before lie beside the activations of this one.
+"""`zero_grad` after the forward: the previous step's gradients are still allocated during this one.
 
 cause: two-batches-alive
 line:

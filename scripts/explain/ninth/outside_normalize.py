@@ -1,4 +1,4 @@
-"""Spawned loader workers normalise pictures on the card: six CUDA contexts beside the trainer's.
+"""Spawned loader workers normalise images on the GPU: six CUDA contexts in addition to the trainer's.
 
 cause: outside
 remedy: workers-off-the-card|loader-workers

@@ -1,4 +1,4 @@
-"""The captured training step keeps its activations' pool, and an eager evaluation finds no memory beside it.
+"""The captured training step keeps its activations' pool, and no memory is left for an eager evaluation.
 
 cause: private-pools
 line: with torch.cuda.graph(graph):|model(held_out)|x = torch.relu(

@@ -1,4 +1,4 @@
-"""The weights fit with a small batch; the gradients beside them do not.
+"""The weights fit with a small batch; with gradients they do not.
 
 cause: does-not-fit
 line: loss.backward()|.backward()

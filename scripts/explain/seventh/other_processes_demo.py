@@ -1,4 +1,4 @@
-"""A demo of the last model still runs beside the training that is started now.
+"""A demo of the last model still runs when training is started.
 
 cause: other-processes
 line:

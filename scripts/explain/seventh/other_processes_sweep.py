@@ -1,4 +1,4 @@
-"""A sweep of learning rates starts a training for each rate at once, all on one card.
+"""A sweep of learning rates starts a training run for each rate at once, all on one card.
 
 cause: other-processes
 line:

@@ -150,7 +150,7 @@ impl Chains {
         order.iter().partition(|place| **place == chosen || goes_along(**place))
     }
 
-    /// Replaces a part of a chain by a permutation of it, in which `moving` gets new positions.
+    /// Replaces a part of a chain with a permutation of it, in which `moving` gets new positions.
     fn rearrange(
         &mut self,
         of: SegmentIndex,

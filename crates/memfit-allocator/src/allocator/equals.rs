@@ -1,4 +1,5 @@
-//! Choice between free blocks of one size in segments of unknown relative age, with the help of the device.
+//! Choice among free blocks of the same size. PyTorch takes the one in the oldest segment; if the ages are
+//! unknown, the device is asked (in a replay: the trace).
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,8 @@ use crate::device::{Action, Device};
 use crate::ids::Address;
 
 impl<D: Device> Allocator<D> {
-    /// First free block among those of one size; the first in its pool if the ages of the segments are known.
+    /// Returns the block in the oldest segment among the free blocks that have the size of `first`. `first`
+    /// is the first of them in its pool, and the answer if the ages of the segments are known.
     pub(super) fn oldest_like(&mut self, first: BlockId, coming: Action) -> BlockId {
         if self.is_surely_oldest(first) {
             return first;
@@ -30,9 +32,8 @@ impl<D: Device> Allocator<D> {
         equals[self.first_of(&equals, &segments, coming, End::Oldest)]
     }
 
-    /// Returns `true` if a block is in the oldest of all segments with a free block of its size, by the known
-    /// comparisons. Blocks of the sizes in question are checked at each allocation of a trace that begins in
-    /// the middle.
+    /// Returns `true` if the known ages prove that a block is in the oldest of all segments with a free block
+    /// of its size. Called at each allocation of a trace that begins in the middle.
     fn is_surely_oldest(&mut self, first: BlockId) -> bool {
         let block = &self.blocks[first];
         if !self.ages.is_unknown(block.segment) {
@@ -46,7 +47,7 @@ impl<D: Device> Allocator<D> {
         not_sure.take_while(|(rank, _)| *rank < surely_from).all(|(_, id)| is_younger(id))
     }
 
-    /// Takes over comparisons learnt before the state was restored again.
+    /// Restores the known ages after the state was restored.
     pub(crate) fn recall_ages(&mut self, before: Ages) {
         self.ages.recall(before);
         for pool in &mut self.pools {
@@ -71,8 +72,8 @@ impl<D: Device> Allocator<D> {
         (first.size, first.stream) == (second.size, second.stream) && self.ages.is_unknown(second.segment)
     }
 
-    /// Position of the first of blocks in these segments: the only possible one, or else the device's answer,
-    /// or else the first in the list.
+    /// Position of the block that comes first: the only possible one, otherwise the device's answer,
+    /// otherwise the first in the list.
     fn first_of(&mut self, equals: &[BlockId], segments: &[u32], coming: Action, end: End) -> usize {
         if equals.len() == 1 {
             return 0;
@@ -91,7 +92,7 @@ impl<D: Device> Allocator<D> {
         possible[told]
     }
 
-    /// Re-sorts free blocks after a comparison of the segment of `one` was learnt.
+    /// Re-sorts free blocks after the relative age of the segment of `one` became known.
     fn take_ranks(&mut self, changed: RankChange, one: BlockId) {
         let free = &mut self.pools[self.blocks[one].pool.0 as usize].free;
         match changed {

@@ -302,7 +302,7 @@ impl<'trace> Replay<'trace> {
         (request.action != TraceAction::FreeRequested).then_some((request, pool))
     }
 
-    /// Pool of an event. The address field of a failed request is no address.
+    /// Pool of an event. The address field of a failed request is not an address.
     fn pool_of(&self, event: &TraceEvent, place: usize) -> PoolId {
         match event.action {
             TraceAction::Oom => self.pools.named(event).map_or(PoolId::DEFAULT, pool_id),

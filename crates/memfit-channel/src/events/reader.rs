@@ -30,13 +30,13 @@ pub enum Problem {
     #[error("this is not an event log")]
     NotALog,
     /// The log was written by another version.
-    #[error("the log speaks version {found} of the channel, this build speaks {PROTOCOL}")]
+    #[error("the event log has protocol version {found}, but this build of memfit reads version {PROTOCOL}")]
     Protocol {
         /// The version found.
         found: u32,
     },
     /// The header promises more than the file holds.
-    #[error("the log promises {promised} records and holds {held}")]
+    #[error("the event log's header counts {promised} records, but it contains {held}")]
     Short {
         /// Number of records promised.
         promised: u64,
@@ -44,7 +44,7 @@ pub enum Problem {
         held: u64,
     },
     /// A record of unknown kind, or with impossible content.
-    #[error("record {index} makes no sense: {why}")]
+    #[error("record {index} is not valid: {why}")]
     Record {
         /// Index in the log.
         index: u64,
@@ -52,7 +52,7 @@ pub enum Problem {
         why: &'static str,
     },
     /// Further problems beyond those reported individually.
-    #[error("and {count} more records that make no sense")]
+    #[error("and {count} more records that are not valid")]
     More {
         /// Number of further problems.
         count: u64,
@@ -124,7 +124,7 @@ fn following(length: u64, rest: &[Raw]) -> (Result<&[u8], &'static str>, usize) 
     }
     let length = length as usize;
     let count = length.div_ceil(RECORD_BYTES);
-    let Some(raw) = rest.get(..count) else { return (Err("it is cut off"), 1 + rest.len()) };
+    let Some(raw) = rest.get(..count) else { return (Err("it is truncated"), 1 + rest.len()) };
     (Ok(&raw.as_flattened()[..length]), 1 + count)
 }
 

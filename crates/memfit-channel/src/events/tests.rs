@@ -166,7 +166,7 @@ fn damage_is_named_and_left_out() {
         (1, "its size is impossible"),
         (3, "what became of the segment is unknown"),
         (4, "it is too long"),
-        (5, "it is cut off"),
+        (5, "it is truncated"),
     ];
     let expected: Vec<Problem> = std::iter::once(Problem::Short { promised: 9, held: 6 })
         .chain(why.into_iter().map(|(index, why)| Problem::Record { index, why }))

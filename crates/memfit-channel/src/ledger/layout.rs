@@ -114,7 +114,9 @@ impl Mapping<RawLedger> {
         }
         let protocol = ledger.protocol.load(Relaxed);
         if protocol != PROTOCOL {
-            return Err(format!("it speaks version {protocol} of the channel, this build speaks {PROTOCOL}"));
+            return Err(format!(
+                "it has protocol version {protocol}, but this build of memfit reads version {PROTOCOL}"
+            ));
         }
         if ledger.card_count.load(Relaxed) as usize > MAX_CARDS {
             return Err("it has more GPUs than there is room for".to_owned());

@@ -77,7 +77,7 @@ impl CardView {
     }
 
     /// Bytes in use now, with the upper bound for those outside the allocator. The device refuses requests
-    /// that do not fit beside them, and `cudaMemGetInfo` reports the rest as free.
+    /// that do not fit in addition to them, and `cudaMemGetInfo` reports the rest as free.
     pub fn in_use_upper(&self) -> u64 {
         self.used + self.other_processes + self.outside_high
     }

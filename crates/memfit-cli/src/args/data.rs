@@ -20,7 +20,7 @@ pub(crate) struct DataArgs {
     pub(crate) path: Vec<PathBuf>,
 
     /// Measure the `DataLoader` of this script or command instead, and find settings that keep the GPU busy.
-    /// Must come last: all that follows are its arguments.
+    /// Must come last: everything after it belongs to that command.
     #[arg(
         long,
         value_name = "COMMAND",
@@ -38,7 +38,7 @@ pub(crate) struct DataArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Side of the images that training uses, in pixels.
+    /// Width and height of the images that training uses, in pixels.
     #[arg(long, default_value_t = 224, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..65536))]
     pub(crate) size: u32,
 

@@ -38,7 +38,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) link: Vec<String>,
 
-    /// Memory of the GPU, as PyTorch would see it.
+    /// Give the GPU this much memory, for example `12GiB` [default: that of the named GPU].
     #[arg(long, short, value_name = "SIZE")]
     pub(crate) memory: Option<Bytes>,
 
@@ -120,7 +120,7 @@ fn lever(name: &str) -> Result<Lever, String> {
     let movable = movable();
     movable.iter().copied().find(|lever| lever.name() == name).ok_or_else(|| {
         let names: Vec<&str> = movable.iter().map(|lever| lever.name()).collect();
-        format!("no plan has such a lever; there are {}", names.join(", "))
+        format!("there is no such lever; the levers of a plan are {}", names.join(", "))
     })
 }
 

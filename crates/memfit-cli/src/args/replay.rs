@@ -13,7 +13,7 @@ use super::OutputArgs;
 #[derive(Debug, clap::Args)]
 #[command(
     args_override_self = true,
-    after_help = "WHAT is a line (`train.py:42`), a category (`activations`), or a module with all that is in it (`encoder.0`).
+    after_help = "WHAT is a line (`train.py:42`), a category (`activations`), or a module with its children (`encoder.0`).
 
 Examples:
   memfit replay snapshot.pickle
@@ -104,7 +104,7 @@ impl FromStr for Scale {
             .ok()
             .filter(|factor: &f64| factor.is_finite() && *factor >= 0.0)
             .ok_or_else(|| {
-                format!("`{factor}` is no factor: write a number that is not negative, such as 0.5")
+                format!("`{factor}` is not a factor: write a number of at least 0, such as 0.5")
             })?;
         Ok(Self { of, factor })
     }

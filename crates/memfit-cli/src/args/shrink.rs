@@ -19,7 +19,7 @@ pub(crate) struct ShrinkArgs {
     #[arg(long, short, value_name = "NAME")]
     pub(crate) gpu: Option<GpuChoice>,
 
-    /// Give the GPU another amount of memory, for example `12GiB`.
+    /// Give the GPU this much memory, for example `12GiB` [default: that of the named GPU].
     #[arg(long, short, value_name = "SIZE")]
     pub(crate) memory: Option<Bytes>,
 

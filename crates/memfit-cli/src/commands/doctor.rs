@@ -115,8 +115,8 @@ fn release_of(torch: &preflight::Torch) -> Check {
     let check = good("torch", format!("{} for CUDA {}", torch.version, torch.cuda));
     let hint = match releases::standing(&torch.version) {
         Standing::Tried => return check,
-        Standing::Older => "an older one than memfit was run with",
-        Standing::Newer => "a newer one than memfit was run with",
+        Standing::Older => "older than the releases that memfit was tested with",
+        Standing::Newer => "newer than the releases that memfit was tested with",
     };
     let hint = format!("{hint} ({}): reports say so", releases::tried());
     Check { health: Health::Absent, hint: Some(hint), ..check }
@@ -130,7 +130,7 @@ fn jpeg() -> Check {
         Backend::Rust => (
             Health::Absent,
             Some(
-                "always decodes in full, which takes more time and memory; `pip install .` builds libjpeg-turbo with cmake, which it brings along"
+                "always decodes in full, which takes more time and memory; `pip install .` builds libjpeg-turbo, and installs cmake for the build"
                     .to_owned(),
             ),
         ),
@@ -235,7 +235,7 @@ fn preloaded() -> Option<Check> {
     Some(if missing.is_empty() {
         good("LD_PRELOAD", format!("{given}, which comes after memfit's own libraries"))
     } else {
-        let found = format!("{} is not there, and the loader complains of it", missing.join(", "));
+        let found = format!("{} does not exist, so the dynamic loader prints a warning", missing.join(", "));
         let hint = Some("`unset LD_PRELOAD`".to_owned());
         Check { name, health: Health::Absent, found, hint }
     })

@@ -172,7 +172,7 @@ fn find(
     let Some(found) = found else {
         report.interrupted = true;
         return Err(CliError::NothingToPlan {
-            why: "it was interrupted before the script had run once".to_owned(),
+            why: "interrupted before the first run of the script had ended".to_owned(),
             hint: "allow more time with `--timeout`".to_owned(),
         });
     };

@@ -24,7 +24,7 @@ pub(crate) fn fourier(sizes: &[u64], padded: &[u64], batch: u64, bytes: u64, spe
     let points: f64 = sizes.iter().map(|size| *size as f64).product::<f64>() * batch as f64;
     let (mut traffic, mut operations) = (0.0, 0.0);
     for (size, padded) in sizes.iter().zip(padded) {
-        // Bluestein's algorithm replaces one transform by three of the padded size.
+        // Bluestein's algorithm replaces one transform with three of the padded size.
         let (times, length) = if padded == size { (1.0, *size as f64) } else { (3.0, *padded as f64) };
         let grown = length / (*size as f64).max(1.0);
         let passes = (length.max(2.0).ln() / POINTS_PER_PASS.ln()).ceil();

@@ -80,7 +80,7 @@ entry_points! { Driver;
 
     fn cuGetExportTable(table: Out<u64>, id: u64) {
         // Undocumented tables, requested by a CUDA runtime that is statically linked into another library.
-        // That library will not work here, so it is reported by name. `id` points into its data.
+        // Such a library cannot work here, so it is reported by name. `id` points into its data.
         let asker = versions::file_at(id);
         if !asker.as_deref().is_some_and(compiles_anyway) {
             let asker = asker.unwrap_or_default();

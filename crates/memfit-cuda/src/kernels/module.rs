@@ -115,7 +115,7 @@ impl Module {
         self.unloaded.store(true, Release);
     }
 
-    /// Returns a name that lies beside the bytes; empty once they are unloaded.
+    /// Returns a name that is stored next to the bytes; empty once they are unloaded.
     pub(super) fn name<'n>(&self, name: &'n Name) -> &'n CStr {
         let gone = matches!(self.source, Source::Library(_)) && self.unloaded.load(Acquire);
         if gone { c"" } else { name.get() }

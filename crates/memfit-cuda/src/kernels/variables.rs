@@ -1,7 +1,6 @@
 //! Variables in device memory: `__device__`, `__constant__` and `__managed__`.
 //!
-//! They are part of a device's context, which is reserved as a whole, so their addresses cost no further
-//! memory.
+//! They are part of the CUDA context, whose memory is counted as a whole, so they add nothing.
 
 use std::sync::OnceLock;
 

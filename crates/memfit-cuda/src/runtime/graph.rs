@@ -181,7 +181,7 @@ entry_points! { Runtime, Driver;
     }
 
     fn cudaGraphNodeGetDependencies(_node: u64, _nodes: Out<u64>, edges_or_count: Out<u64>, count: Out<u64>) {
-        // CUDA 12's version has no edges: its count stands where CUDA 13 has them.
+        // CUDA 12's version has no edges: its count is where CUDA 13 has them.
         let count = if versions::major() >= 13 { count } else { edges_or_count };
         if count.is_null() {
             return Err(Status::INVALID_VALUE);

@@ -30,7 +30,7 @@ pub(crate) fn remove_blocks(address: u64, size: u64) {
     lock().clear(address, size);
 }
 
-/// Returns the memory that an address leads to; `None` if it is no device address.
+/// Returns the memory that an address leads to; `None` if it is not a device address.
 pub(crate) fn reach(address: u64) -> Option<Reach> {
     if !is_device_address(address) {
         return None;

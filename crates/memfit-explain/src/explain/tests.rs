@@ -427,7 +427,7 @@ fn pools_that_only_the_message_tells_of_are_the_cause_if_their_memory_was_missin
         on_card(&unwound(false), card, "").unwrap().cause
     };
     assert_eq!(cause(1 << 30), Cause::PrivatePools);
-    // There was room beside this one.
+    // There was free memory in addition to this one.
     assert_eq!(cause(1 << 28), Cause::Fragmented);
 }
 

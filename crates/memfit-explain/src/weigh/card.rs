@@ -19,7 +19,7 @@ const WAIT: &str =
 const END: &str =
     "end the other processes first (`nvidia-smi` shows them), or train on another GPU (CUDA_VISIBLE_DEVICES)";
 
-/// Divisor of the capacity: other processes that use less than a tenth of the GPU are no cause.
+/// Divisor of the capacity: other processes that use less than a tenth of the GPU are not the cause.
 const MIN_SHARE_DIVISOR: u64 = 10;
 
 pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
@@ -115,8 +115,8 @@ fn taken_before_training(analysis: &Analysis<'_>, refused: &Refused) -> Finding 
 fn worker_context_refused(analysis: &Analysis<'_>, refused: &Refused) -> Finding {
     let reserved = analysis.timeline.trouble.reserved;
     let text = format!(
-        "the card had no room left for the CUDA context of {}: the training process held {} in segments by then, and each process that \
-         touches the card pays for a context of its own",
+        "the GPU had no memory left for the CUDA context of {}: the training process held {} in segments by then, and each process \
+         that uses the GPU needs its own context",
         refused.describe(),
         size(reserved)
     );

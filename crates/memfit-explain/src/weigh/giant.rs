@@ -103,7 +103,7 @@ fn remedies(analysis: &Analysis<'_>, sites: &[Site], bytes: u64, inputs: bool, l
     if !loss && !inputs {
         fixes.push(by_hand(
             Lever::ByParts,
-            "compute it in parts: a loop over a few rows at a time that reduces each part (sum, minimum, top-k) before the next. In a training, run each part under `torch.utils.checkpoint.checkpoint`, which keeps none of them for the backward pass",
+            "compute it in parts: a loop over a few rows at a time that reduces each part (sum, minimum, top-k) before the next. In training, run each part under `torch.utils.checkpoint.checkpoint`, which keeps none of them for the backward pass",
         ));
     }
     fixes

@@ -30,8 +30,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let bytes: u64 = leaks.iter().map(|leak| leak.bytes).sum();
     let per_step: u64 = leaks.iter().map(|leak| leak.per_step).sum();
     let timeline = &analysis.timeline;
-    // Growth of less than a thousandth of the live memory in each step is no cause, unless it has filled the
-    // GPU: a cache grows by one token at a time.
+    // Growth of less than a thousandth of the live memory in each step is not a cause, unless it has filled
+    // the GPU: a cache grows by one token at a time.
     let slow = per_step * 1000 < timeline.trouble.allocated;
     let little = timeline.trouble.requested.is_none() || bytes * 4 < timeline.trouble.allocated;
     if leaks.is_empty() || slow && little {
@@ -73,7 +73,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     };
     let whole: u64 =
         timeline.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
-    // Where modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the
+    // If modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the
     // script's own lines make between their calls, such as observations of an environment, are a collection.
     let by_script =
         of_modules * 4 < stays && timeline.lives.iter().filter(made).any(|life| called(life).is_some());

@@ -1,4 +1,5 @@
-//! Models of earlier trainings that are still on the GPU: folds of a cross-validation, trials of a search.
+//! Models of earlier training runs that are still on the GPU: folds of a cross-validation, trials of a
+//! search.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     };
     let bytes = timeline.sum(earlier);
     let text = format!(
-        "{} models made by this line are still on the GPU, each from before a training; the earlier {} hold {} with their gradients and optimizer state",
+        "{} models made by this line are still on the GPU, each from an earlier training run; the earlier {} hold {} with their gradients and optimizer state",
         models.len(),
         models.len() - 1,
         size(bytes)

@@ -214,7 +214,7 @@ fn pool_facts(analysis: &Analysis<'_>, text: String, locked: u64, stack: Option<
     let mut facts = vec![analysis.fact(text, locked, stack)];
     facts.extend(analysis.code.pool_maker().map(|memfit_patch::Site { file, line, function }| {
         let lines = vec![analysis.with_text(Line { file, line, function, text: None })];
-        Fact { text: "this line makes a private pool".to_owned(), bytes: locked, lines }
+        Fact { text: "this line creates a private pool".to_owned(), bytes: locked, lines }
     }));
     facts
 }
@@ -253,7 +253,7 @@ fn pools_text(analysis: &Analysis<'_>, locked: u64, unused: u64) -> String {
 }
 
 /// Advice for private pools.
-const LEND_POOLS: &str = "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later), so that its free memory can be used";
+const LEND_POOLS: &str = "let graphs share one pool, or create the pool with `use_on_oom=True` (2.9 and later), so that its free memory can be used";
 
 /// Edit that lends a pool's memory, or shares one pool.
 fn pool_change(analysis: &Analysis<'_>, sites: &[Site]) -> (Lever, Apply) {

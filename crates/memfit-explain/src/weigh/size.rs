@@ -194,7 +194,7 @@ fn remedies(analysis: &Analysis<'_>, of_batch: u64) -> Vec<Fix> {
         }
     }
     if graph {
-        let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first compares a few samples, whole and in parts; models with BatchNorm and losses that compare samples fail that test";
+        let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first runs a few samples as one batch and as micro-batches; models with BatchNorm and losses that compare samples fail that test";
         fixes.push(modelled_fix(
             analysis,
             Lever::MicroBatch,

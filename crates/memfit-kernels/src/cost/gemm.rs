@@ -32,7 +32,7 @@ pub struct Gemm {
 
 /// Tile shapes of kernels, and the share of the device's best rate that each reaches.
 /// Source: shapes and their order are NVIDIA's (Matrix Multiplication Background User's Guide, section on
-/// tile sizes); the shares are held to published rates of cuBLAS by a test below.
+/// tile sizes); a test below compares the shares with published rates of cuBLAS.
 const TILES: [(f64, f64, f64); 7] = [
     (256.0, 128.0, 1.0),
     (128.0, 256.0, 1.0),

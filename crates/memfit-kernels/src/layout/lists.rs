@@ -106,7 +106,7 @@ impl Lists {
         offsets.filter(|offsets| offsets.end <= size).max_by_key(|offsets| offsets.end)
     }
 
-    /// Sizes of the argument with the lists, by capacity. The number of the first tensor stands at the end,
+    /// Sizes of the argument with the lists, by capacity. The number of the first tensor is at the end,
     /// unless each tensor has another number.
     pub(crate) fn sizes(&self) -> [usize; 2] {
         let number = if matches!(self.between, Between::Scalar(_)) { 0 } else { 4 };

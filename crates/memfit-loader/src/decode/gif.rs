@@ -41,14 +41,14 @@ pub(super) fn decode<R: Read>(
     canvas.fill(0);
     for number in 0..=image.page {
         let Some(frame) = decoder.next_frame_info().map_err(damaged)? else {
-            return Err(wrong(format!("it has {number} pictures, but number {} was requested", image.page)));
+            return Err(wrong(format!("it has {number} images, but number {} was requested", image.page)));
         };
         let place = (usize::from(frame.left), usize::from(frame.top));
         let size = (usize::from(frame.width), usize::from(frame.height));
         let dispose = frame.dispose;
         let pixels = size.0 * size.1 * 4;
         if place.0 + size.0 > width || place.1 + size.1 > height || decoder.buffer_size() != pixels {
-            return Err(wrong("a picture does not lie on its screen".to_owned()));
+            return Err(wrong("a frame lies outside of the canvas".to_owned()));
         }
         decoder.read_into_buffer(&mut picture[..pixels]).map_err(damaged)?;
         let last = number == image.page;

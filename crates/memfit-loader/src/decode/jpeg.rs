@@ -36,7 +36,7 @@ pub(super) fn check_readable(image: &Prepared) -> Result<(), LoaderError> {
 pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Result<(), LoaderError> {
     check_readable(image)?;
     if !has_end_marker(bytes) {
-        return Err(LoaderError::Damaged { format: NAME, reason: "it is cut off before its end".to_owned() });
+        return Err(LoaderError::Damaged { format: NAME, reason: "it is truncated".to_owned() });
     }
     let colours = match image.plan.from.bands {
         Bands::Grey => ColorSpace::Luma,

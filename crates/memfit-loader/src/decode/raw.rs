@@ -25,10 +25,7 @@ pub(super) fn decode<R: Read + Seek>(
     let line = header.width as usize * plan.from.pixel();
     let short = |error: std::io::Error| {
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
-            LoaderError::Damaged {
-                format: header.format.name(),
-                reason: "it is cut off before its end".to_owned(),
-            }
+            LoaderError::Damaged { format: header.format.name(), reason: "it is truncated".to_owned() }
         } else {
             LoaderError::Read(error)
         }

@@ -120,7 +120,7 @@ impl Turbo {
         // The library reports an error after a warning as a warning, for example if it filled up a file that
         // was truncated before its first scan.
         if (read != 0 || decoded != 0) && !jpeg::has_end_marker(bytes) {
-            let reason = "it is cut off before its end".to_owned();
+            let reason = "it is truncated".to_owned();
             return Err(LoaderError::Damaged { format: NAME, reason });
         }
         jpeg::uninvert_inks(image, pixels);

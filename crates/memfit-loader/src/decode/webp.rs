@@ -37,7 +37,7 @@ pub(super) fn decode<R: BufRead + Seek>(
         if image.page >= count {
             return Err(LoaderError::Damaged {
                 format: NAME,
-                reason: format!("it has {count} pictures, but number {} was requested", image.page),
+                reason: format!("it has {count} images, but number {} was requested", image.page),
             });
         }
         // Each frame is composed with those before it.

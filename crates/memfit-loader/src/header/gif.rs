@@ -40,7 +40,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
                 }
                 skip_blocks(reader)?;
             }
-            _ => return Err(damaged("it has no picture")),
+            _ => return Err(damaged("it has no image")),
         }
     }
     // Later frames may be composed over an area that an earlier one cleared.

@@ -33,7 +33,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     let stream = reader.stream_position()?;
     reader.seek(SeekFrom::Start(end.min(length).saturating_sub(2)))?;
     if end > length || read_array(reader)? != [0xff, 0xd9] {
-        return Err(damaged("it is cut off before its end"));
+        return Err(damaged("it is truncated"));
     }
     reader.seek(SeekFrom::Start(stream))?;
     let [0xff, 0x4f, 0xff, 0x51, ..] = read_array::<8>(reader)? else {

@@ -95,7 +95,7 @@ fn marker(reader: &mut impl Read) -> Result<u8, LoaderError> {
     if byte != 0xff {
         return Err(LoaderError::Damaged {
             format: Format::Jpeg.name(),
-            reason: "something that is no marker stands in its header".to_owned(),
+            reason: "its header contains something that is not a marker".to_owned(),
         });
     }
     while byte == 0xff {
@@ -115,7 +115,7 @@ fn frame(reader: &mut impl Read, marker: u8, length: usize) -> Result<Frame, Loa
         |reason: &str| LoaderError::Damaged { format: Format::Jpeg.name(), reason: reason.to_owned() };
     let bytes = segment(reader, length)?;
     let [precision, high_y, low_y, high_x, low_x, components, rest @ ..] = bytes.as_slice() else {
-        return Err(damaged("its frame is cut off"));
+        return Err(damaged("its frame is truncated"));
     };
     let components: Vec<&[u8]> = rest.chunks_exact(3).take(usize::from(*components)).collect();
     let sampling: Vec<(u32, u32)> =

@@ -46,7 +46,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
         }
     }
     if page > 0 && !animated {
-        return Err(damaged(&format!("it has 1 picture, but number {page} was requested")));
+        return Err(damaged(&format!("it has 1 image, but number {page} was requested")));
     }
     let bands = match (colour, transparent) {
         (0, false) => Bands::Grey,

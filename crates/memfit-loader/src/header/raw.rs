@@ -120,11 +120,11 @@ pub(super) fn pnm<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError>
     let damaged = |reason: String| LoaderError::Damaged { format: format.name(), reason };
     let unsupported = |reason: String| LoaderError::Unsupported { format: format.name(), reason };
     let [_, kind]: [u8; 2] = read_array(reader)?;
-    let width = number(reader)?.ok_or_else(|| damaged("its width is no number".to_owned()))?;
-    let height = number(reader)?.ok_or_else(|| damaged("its height is no number".to_owned()))?;
+    let width = number(reader)?.ok_or_else(|| damaged("its width is not a number".to_owned()))?;
+    let height = number(reader)?.ok_or_else(|| damaged("its height is not a number".to_owned()))?;
     let most = match kind {
         b'4' => 1,
-        _ => number(reader)?.ok_or_else(|| damaged("its greatest value is no number".to_owned()))?,
+        _ => number(reader)?.ok_or_else(|| damaged("its greatest value is not a number".to_owned()))?,
     };
     let sample = match most {
         1 if kind == b'4' => Sample::U8,
@@ -151,7 +151,7 @@ fn complete<R: Seek>(reader: &mut R, start: u64, stride: u64, rows: u32) -> Resu
     let end = reader.seek(SeekFrom::End(0)).map_err(|error| error.to_string())?;
     let wanted = stride.saturating_mul(rows.into()).saturating_add(start);
     if wanted > end {
-        return Err(format!("it is cut off before its end: {end} bytes of {wanted}"));
+        return Err(format!("it is truncated: {end} bytes of {wanted}"));
     }
     Ok(())
 }

@@ -76,7 +76,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
             header.width = u32::from(u16::from_le_bytes(wide)) & 0x3fff;
             header.height = u32::from(u16::from_le_bytes(read_array(reader)?)) & 0x3fff;
         }
-        _ => return Err(damaged("it begins with no picture")),
+        _ => return Err(damaged("it does not begin with an image")),
     }
     Ok(header)
 }

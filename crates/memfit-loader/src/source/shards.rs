@@ -101,7 +101,7 @@ impl Shards {
                     .map_err(|_| {
                         let text = text.trim();
                         wrong(format!(
-                            "the label of `{key}` is no number: `{text}`; give other targets by a data set of your own"
+                            "the label of `{key}` is not a number: `{text}`; pass other targets with your own data set"
                         ))
                     })?;
                 if let Some(&sample) = keys.get(key) {
@@ -180,11 +180,11 @@ impl<R: Read + Seek> Members<R> {
                 .map(|(at, &byte)| u64::from(if (148..156).contains(&at) { b' ' } else { byte }))
                 .sum();
             if number(&header[148..156]) != Some(sum) {
-                return Err(format!("it is no tar archive, or a damaged one, at byte {}", self.at));
+                return Err(format!("it is not a tar archive, or a damaged one, at byte {}", self.at));
             }
             let length = number(&header[124..136])
                 .filter(|&length| length <= self.length - self.at - BLOCK)
-                .ok_or_else(|| format!("it is cut off at byte {}", self.at))?;
+                .ok_or_else(|| format!("it is truncated at byte {}", self.at))?;
             let start = self.at + BLOCK;
             self.at = start + length.next_multiple_of(BLOCK);
             let member = Member { name: String::new(), start, length };
@@ -284,6 +284,6 @@ mod tests {
         let error = read(&[("a.jpg", "x"), ("a.cls", "3"), ("b.jpg", "x")]).unwrap_err();
         assert!(error.contains("`b` has no label"), "{error}");
         let error = read(&[("a.jpg", "x"), ("a.cls", "0.5")]).unwrap_err();
-        assert!(error.contains("the label of `a` is no number: `0.5`"), "{error}");
+        assert!(error.contains("the label of `a` is not a number: `0.5`"), "{error}");
     }
 }

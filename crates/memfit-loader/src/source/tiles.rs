@@ -110,7 +110,7 @@ impl Source for Tiles {
     }
 }
 
-/// Width and height of each upright image, read by as many threads as there are processors.
+/// Width and height of each upright image, read by as many threads as there are CPUs.
 fn sizes(source: &dyn Source, page: u32, upright: bool) -> Result<Vec<(u32, u32)>, LoaderError> {
     let count =
         usize::try_from(source.count()).map_err(|_| LoaderError::Settings("too many images".to_owned()))?;
@@ -138,8 +138,9 @@ fn sizes(source: &dyn Source, page: u32, upright: bool) -> Result<Vec<(u32, u32)
             })
             .collect();
         for worker in workers {
-            let own =
-                worker.join().map_err(|_| LoaderError::Bug("a thread fell over at a header".to_owned()))?;
+            let own = worker
+                .join()
+                .map_err(|_| LoaderError::Bug("a thread panicked while reading a header".to_owned()))?;
             for (index, size) in own {
                 found[index] = size;
             }

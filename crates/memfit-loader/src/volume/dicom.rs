@@ -80,7 +80,7 @@ fn assemble(images: Vec<Image>, placed: bool) -> Result<Volume, LoaderError> {
     if let Some(other) = images.iter().find(|image| !alike(image)) {
         return Err(LoaderError::BadSource {
             path: other.path.clone(),
-            reason: "its size, type or scale is another than that of the rest of its series".to_owned(),
+            reason: "its size, type or scale differs from the rest of its series".to_owned(),
         });
     }
     let between =
@@ -201,7 +201,7 @@ impl Image {
                     || (size != UNDEFINED && whole.is_some_and(|whole| whole > u64::from(size)))
                 {
                     return Err(damaged(
-                        "it is cut off: its pixels are less than its header says".to_owned(),
+                        "it is truncated: it has fewer pixels than its header says".to_owned(),
                     ));
                 }
                 (0..frames).map(|frame| Slice::Plain { file: 0, start: start + frame * each }).collect()
@@ -331,7 +331,7 @@ impl<R: Read + Seek> Elements<R> {
         if depth > MAX_DEPTH {
             return Err(LoaderError::Damaged {
                 format: NAME,
-                reason: "its sequences stand too deep".to_owned(),
+                reason: "its sequences are nested too deeply".to_owned(),
             });
         }
         loop {
@@ -372,7 +372,7 @@ impl<R: Read + Seek> Elements<R> {
                 break;
             }
             if tag != ITEM || length == UNDEFINED {
-                return Err(damaged("its pixels stand in no items".to_owned()));
+                return Err(damaged("its pixels are not in items".to_owned()));
             }
             let start = self.reader.stream_position()?;
             if table.is_none() {

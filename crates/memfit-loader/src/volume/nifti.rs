@@ -69,9 +69,9 @@ pub(super) fn open(path: &Path, frame: u64) -> Result<Volume, LoaderError> {
         .and_then(|size| size.checked_mul(frames))
         .and_then(|size| size.checked_add(start));
     let length = std::fs::metadata(&data).map_err(named)?.len();
-    // The length of a compressed file is no check.
+    // The length of a compressed file is not a check.
     if ends.is_none() || (!gzip && ends.is_some_and(|ends| ends > length)) {
-        return Err(damaged(format!("it is cut off: {length} bytes are less than its header says")));
+        return Err(damaged(format!("it is truncated: {length} bytes are fewer than its header says")));
     }
     let slices = (0..depth)
         .map(|number| Slice::Plain { file: 0, start: start + (frame * depth + number) * slice })

@@ -52,7 +52,7 @@ fn a_piece_that_counts_within_its_forward_is_refused() {
         "with torch.autocast('cuda'):\n    loss = F.cross_entropy(model(images), labels)\n    total += loss.item()\nloss.backward()\noptimizer.step()\n",
     );
     assert_eq!(changed.left.iter().map(|left| left.lever).collect::<Vec<_>>(), [Lever::MicroBatch]);
-    assert!(changed.left[0].why.contains("`total` is counted up"), "{}", changed.left[0].why);
+    assert!(changed.left[0].why.contains("`total` is incremented"), "{}", changed.left[0].why);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Finds out from the source whether a recorded call belongs to a training: whether a backward pass follows
+//! Finds out from the source whether a recorded call belongs to training: whether a backward pass follows
 //! it, or the program only evaluates.
 
 use memfit_source::{Call, Expression, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};

@@ -9,7 +9,7 @@ use crate::Why;
 use crate::code::{Path, Scene, Script, Site};
 
 /// Reason why a line without a statement cannot be changed.
-const NO_STATEMENT: &str = "no statement stands there";
+const NO_STATEMENT: &str = "no statement was found on that line";
 
 /// Wraps the forward pass in a context.
 pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<Edits, Why> {
@@ -19,11 +19,11 @@ pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<E
     wrap(script, &path, context, &mut edits)?;
     if context.contains("autocast") {
         if enters(script, site.line, &is_autocast) {
-            return Err("autocast is on there already".to_owned());
+            return Err("autocast is already enabled there".to_owned());
         }
         if goes_backward(script, path.statement().span) {
             return Err(
-                "the backward pass stands in the same statement, and has no place under autocast".to_owned()
+                "the backward pass is in the same statement, and should not run under autocast".to_owned()
             );
         }
     }
@@ -39,17 +39,17 @@ fn wrap(script: &Script, path: &Path<'_>, context: &str, edits: &mut Edits) -> R
         StatementKind::Assign | StatementKind::Augment(_) | StatementKind::Expression | StatementKind::Return
     );
     if !simple {
-        return Err("the model is called in the head of a statement that has others in it".to_owned());
+        return Err("the model is called in the header of a compound statement".to_owned());
     }
     let later = |part: &memfit_source::Expression| matches!(part.kind, Kind::Yield(_) | Kind::Lambda(_));
     if statement.values.iter().any(|value| value.any(&later) || is_generator(script, value)) {
-        return Err("the model is called later than where this stands".to_owned());
+        return Err("the model is called later than at this line".to_owned());
     }
     let lines = script.facts.whole_lines(statement.span).or_else(|| with_comment(script, statement.span));
-    let lines = lines.ok_or("it shares its line with another statement")?;
+    let lines = lines.ok_or("there is another statement on its line")?;
     let text = script.slice(lines);
     if text.contains("\"\"\"") || text.contains("'''") {
-        return Err("a text of several lines stands in it, and would be moved with it".to_owned());
+        return Err("it contains a multi-line string, which indenting it would change".to_owned());
     }
     let (_, blank) = script.facts.line_start(statement.span.start);
     let unit = if blank.contains('\t') { "\t" } else { "    " };
@@ -94,7 +94,7 @@ pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Re
         let calls = calls_of(scene, name);
         if returns(function) && !scene.is_main && !never_trained {
             return Err(format!(
-                "`{name}` may be called by other files of the program, and trained on there"
+                "`{name}` may be called by other files of the program, and its result may be part of a loss there"
             ));
         }
         shown(uses(scene, &Origin::Calls(calls)), never_trained, name)?;
@@ -125,7 +125,7 @@ pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Re
 fn shown<T>(uses: Result<T, Hazard>, never_trained: bool, name: &str) -> Result<(), Why> {
     match uses {
         Err(hazard) if hazard.backward || !never_trained => {
-            Err(format!("`{name}` may be trained on: {}", hazard.why))
+            Err(format!("`{name}` may be part of a loss: {}", hazard.why))
         }
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! Replaces hand-written attention by `scaled_dot_product_attention`, which does not materialise the score
+//! Replaces hand-written attention with `scaled_dot_product_attention`, which does not materialise the score
 //! matrix.
 
 use memfit_source::{Edit, Expression, ExpressionKind as Kind, Operator, Span, Statement, StatementKind};
@@ -34,7 +34,7 @@ pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Wh
     refusal.map_or(Ok(None), Err)
 }
 
-/// Statement that replaces the three; `None` if they are no attention.
+/// Statement that replaces the three; `None` if they are not attention.
 fn rewritten(script: &Script, path: &Path<'_>, three: [&Statement; 3]) -> Result<Option<String>, Why> {
     let [product, softmax, sum] = three;
     let (Some((scores, product)), Some((weights, softmax)), Some((out, sum))) =
@@ -52,10 +52,10 @@ fn rewritten(script: &Script, path: &Path<'_>, three: [&Statement; 3]) -> Result
     }
     let whole = Span::new(three[0].span.start, three[2].span.end);
     if let Some(name) = [scores, weights].into_iter().find(|name| is_used_elsewhere(path, whole, name, out)) {
-        return Err(format!("`{name}` is used again, so the matrix of all pairs has to be there"));
+        return Err(format!("`{name}` is used again, so the full attention matrix is needed"));
     }
     if script.slice(whole).contains('#') {
-        return Err("comments stand between its statements".to_owned());
+        return Err("there are comments between its statements".to_owned());
     }
     let scale = match scale {
         // Without an explicit scale, PyTorch divides by the square root of the last dimension.
@@ -63,7 +63,9 @@ fn rewritten(script: &Script, path: &Path<'_>, three: [&Statement; 3]) -> Result
         Some((divides, scale)) => {
             if !is_number(script, path, scale) {
                 let text = script.slice(scale.span);
-                return Err(format!("the scale `{text}` may be a tensor, which the one call does not take"));
+                return Err(format!(
+                    "the scale `{text}` may be a tensor, which `scaled_dot_product_attention` does not accept"
+                ));
             }
             let text = operand(script, scale);
             if divides { format!("1 / {text}") } else { script.slice(scale.span).to_owned() }

@@ -23,8 +23,8 @@ pub(super) fn change(
     let scene = code.scene(&anchor.file).ok_or(Refusal::NotHere)?;
     scene.is_current(&anchor)?;
     let script = &*scene.script;
-    let path = script.statement_at_line(anchor.line).ok_or("no statement stands there")?;
-    let looped = path.loops().next().ok_or("the step stands in no loop of its function")?;
+    let path = script.statement_at_line(anchor.line).ok_or("no statement was found on that line")?;
+    let looped = path.loops().next().ok_or("the step is not in a loop of its function")?;
     let mut edits = Edits::default();
     let mut refusal = None;
     if gradients {
@@ -46,10 +46,10 @@ pub(super) fn change(
     names.dedup();
     if !names.is_empty() {
         let last = looped.body.last().filter(|last| last.kind != StatementKind::Exit && last.span.start > 0);
-        let last = last.ok_or("the loop ends in a jump")?;
+        let last = last.ok_or("the loop ends with `break`, `continue` or `raise`")?;
         let same_line = script.line_of(last.span.start) == script.line_of(looped.span.start);
         if same_line {
-            return Err("the loop stands on one line".into());
+            return Err("the loop is on one line".into());
         }
         let first = looped.body.first().map_or(last.span, |first| first.span);
         edits.line_behind(
@@ -127,7 +127,7 @@ fn ends_in_loop(path: &Path<'_>, looped: &Statement, name: &str) -> bool {
 
 /// Names that a line binds in a loop and that nothing reads after the iteration.
 fn droppable(script: &Script, site: &Site, looped: &Statement) -> Result<Vec<String>, Why> {
-    let path = script.statement_at_line(site.line).ok_or("no statement stands there")?;
+    let path = script.statement_at_line(site.line).ok_or("no statement was found on that line")?;
     let statement = path.statement();
     let inside = path.loops().next().is_some_and(|own| own.span == looped.span);
     // Local names of a function are gone when it returns.
@@ -167,7 +167,7 @@ fn ends_with_round(script: &Script, path: &Path<'_>, looped: &Statement, name: &
                 && each.targets.iter().any(|target| target.name() == Some(name));
             if deleted {
                 why.get_or_insert(format!(
-                    "line {} has to do with `{name}` already",
+                    "line {} already deletes `{name}` or declares it global",
                     script.line_of(each.span.start)
                 ));
             }
@@ -206,7 +206,7 @@ fn cleared_earlier(scene: &Scene<'_>, path: &Path<'_>) -> Result<String, Why> {
                 && path.statement().span.contains(op.span)
                 && matches!(op.kind, OpKind::Step { .. })
         })
-        .ok_or("no optimizer steps there where it can be seen")?;
+        .ok_or("no optimizer step was found there")?;
     let (suite, index) = path.suite();
     let clears = facts.ops.iter().find(|op| {
         op.via.is_none()
@@ -231,7 +231,7 @@ fn cleared_earlier(scene: &Scene<'_>, path: &Path<'_>) -> Result<String, Why> {
         });
     }
     match read {
-        Some(line) => Err(format!("line {line} reads gradients behind the step")),
+        Some(line) => Err(format!("line {line} reads gradients after the step")),
         None => Ok(format!("{}.zero_grad()", step.receiver)),
     }
 }

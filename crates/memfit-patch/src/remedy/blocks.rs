@@ -75,9 +75,9 @@ pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal>
     let mut edits = Edits::default();
     for site in sites.iter().filter(|site| site.file == first.file) {
         let found = called(script, site.line)
-            .ok_or("the line calls no block whose inside could be computed again")?;
+            .ok_or("the line calls no block whose activations could be recomputed")?;
         let call = script.facts.calls.iter().find(|call| call.span == found.call.span);
-        let call = call.ok_or("the call cannot be taken apart")?;
+        let call = call.ok_or("the call is too complex to be rewritten")?;
         let head = Span::new(found.block.span.start, call.parentheses.start + 1);
         let block = script.slice(found.block.span);
         edits.push(Edit::replace(head, format!("torch.utils.checkpoint.checkpoint({block}, ")));
@@ -95,7 +95,7 @@ fn counts_nothing(scene: &Scene<'_>) -> Result<(), Why> {
         path.starts_with("torch.nn.") && path.contains("BatchNorm")
     });
     if counted.is_some() || facts.classes.iter().any(|class| class.has_batch_norm) {
-        return Err("the file builds batch normalisation, whose statistics would be updated twice".to_owned());
+        return Err("the file uses batch normalisation, whose statistics would be updated twice".to_owned());
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub(super) fn enters(script: &Script, line: u32, is: &impl Fn(&Expression) -> bo
     let Some(path) = script.statement_at_line(line) else { return false };
     for statement in path.above() {
         let contexts = match statement.kind {
-            // Parameter defaults are no contexts, and never match.
+            // Parameter defaults are not contexts, and never match.
             StatementKind::With | StatementKind::Function => &statement.values[..],
             _ => &[],
         };

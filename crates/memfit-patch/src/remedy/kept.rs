@@ -96,7 +96,7 @@ pub(super) fn change(
 const CONCATENATIONS: &[&str] = &["cat", "concat", "concatenate", "hstack", "vstack", "row_stack"];
 
 impl Code<'_> {
-    /// Returns `true` if a line replaces a tensor by its concatenation with others:
+    /// Returns `true` if a line replaces a tensor with its concatenation with others:
     /// `self.keys = torch.cat([self.keys, new])`.
     pub fn is_concatenated(&self, site: &Site) -> bool {
         let Some(scene) = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok()) else {
@@ -143,7 +143,7 @@ pub(super) fn stores_from(script: &Script, line: u32, off_the_card: bool) -> Vec
     let looped = path.loops().next();
     let body = looped.map_or(path.scope(), |looped| &looped.body);
     if !off_the_card {
-        // What is computed from a value keeps its graph.
+        // A result of a value keeps its graph.
         derive(body, statement.span.end, &mut names);
     }
     let mut found = Vec::new();
@@ -289,7 +289,7 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
     }
     if let Some(object) = kept.values.iter().find(|value| is_object(script, kept.path.scope(), value)) {
         let object = script.slice(object.span);
-        return Err(format!("`{object}` is an object that holds tensors, and no tensor"));
+        return Err(format!("`{object}` is an object that holds tensors, not a tensor"));
     }
     let uses = prove(scene, kept)?;
     if off_the_card && !kept.adds && uses.is_mixed {
@@ -313,8 +313,8 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
     Ok(edits.collect())
 }
 
-/// Returns `true` if a value is no tensor for certain, but something that may hold tensors: a collection, or
-/// an instance of one of the file's classes. A name counts as such if any assignment makes it one.
+/// Returns `true` if a value is not a tensor for certain, but something that may hold tensors: a collection,
+/// or an instance of one of the file's classes. A name counts as such if any assignment makes it one.
 fn is_object(script: &Script, scope: &[Statement], value: &Expression) -> bool {
     let is_class = |name: &str| {
         let mut found = false;
@@ -354,7 +354,7 @@ pub(super) fn prove(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Uses, Why> {
         let consequence = if hazard.backward {
             "detaching it would change training results"
         } else {
-            "that it may be cut cannot be shown"
+            "it cannot be shown that detaching it is safe"
         };
         format!("`{text}` is not changed: {}; {consequence}", hazard.why)
     };
@@ -376,7 +376,7 @@ fn origin(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Origin, Why> {
     if let Kind::Attribute { name, .. } = &target.kind {
         return Ok(Origin::Attribute(name.clone()));
     }
-    let name = target.name().ok_or_else(|| format!("`{text}` has no name that could be followed"))?;
+    let name = target.name().ok_or_else(|| format!("`{text}` is not a variable that could be followed"))?;
     let function = kept.path.function();
     let is_parameter =
         function.is_some_and(|function| function.targets.iter().any(|each| each.name() == Some(name)));
@@ -389,7 +389,7 @@ fn origin(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Origin, Why> {
     let made = if is_global { assignments(&script.statements, name) } else { own };
     let fresh = made.iter().all(|value| is_fresh(script, value) || value.mentions(name));
     if made.is_empty() || !fresh {
-        return Err(format!("`{text}` may be something else as well, which is trained on"));
+        return Err(format!("`{text}` may also be another value, which a loss uses"));
     }
     let scope = function.filter(|_| !is_global).and_then(body_of);
     Ok(Origin::Name { name: name.to_owned(), scope })
@@ -457,7 +457,7 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     let looped = op.site.looped?;
     let keep = |why: &str| Some(Err(format!("`retain_graph=True` is left in line {}: {why}", site.line)));
     if own.create.is_some() {
-        return keep("it makes a graph of the gradients, which needs it");
+        return keep("it creates a graph of the gradients, which needs it");
     }
     let again = facts.ops_in(looped).any(|other| match &other.kind {
         OpKind::Backward(second) => {
@@ -471,7 +471,7 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     }
     if let Some(name) = carried(scene, op.span) {
         return keep(&format!(
-            "`{name}` is carried from step to step, and the next backward goes through it again"
+            "`{name}` is carried from step to step, and the next backward pass goes through it again"
         ));
     }
     Some(Ok(vec![facts.remove_argument(call, retain.span)]))

@@ -21,7 +21,7 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
         .find(|op| {
             op.via.is_none() && script.is_on(op.span, site.line) && matches!(op.kind, OpKind::Step { .. })
         })
-        .ok_or("no optimizer steps there where it can be seen")?;
+        .ok_or("no optimizer step was found there")?;
     let mut made: Vec<&Call> = facts.calls.iter().filter(|call| makes_optimizer(call)).collect();
     made.sort_by_key(|call| call.span);
     made.dedup_by_key(|call| call.span);
@@ -40,19 +40,22 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
     let call = match (&named[..], &made[..]) {
         ([call], _) => **call,
         ([], [call]) => *call,
-        ([], []) => return Err("the file makes no optimizer of torch.optim where it can be seen".to_owned()),
-        _ => return Err(format!("`{}` is made in several places", step.receiver)),
+        ([], []) => {
+            return Err("no line of the file was found that creates an optimizer of torch.optim".to_owned());
+        }
+        _ => return Err(format!("`{}` is created in several places", step.receiver)),
     };
     let class = call.path.as_deref().unwrap_or_default().rsplit('.').next().unwrap_or_default();
     if lever == Lever::FusedOptimizer && !FUSED_OPTIMIZERS.contains(&class) {
         return Err(format!("`{class}` has no fused kernel"));
     }
     if call.is_open() {
-        return Err("its options come from elsewhere".to_owned());
+        return Err("its options are not in this call".to_owned());
     }
-    let path = script.statement_around(call.span).ok_or("the optimizer is made in no statement")?;
+    let path =
+        script.statement_around(call.span).ok_or("the optimizer is not created in a statement of its own")?;
     if !scene.was_reached(&path) {
-        return Err("the recording does not show that the line ran that makes the optimizer".to_owned());
+        return Err("the recording does not show that the line that creates the optimizer ran".to_owned());
     }
     let mut edits = Edits::default();
     edits.push(with_kernel(facts, call, lever)?);
@@ -79,7 +82,7 @@ pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change,
         let Some((statement, text)) = found.filter(|_| !now.is_empty()) else { continue };
         let shown = script.statement_around(statement).is_some_and(|path| scene.was_reached(&path));
         if !shown {
-            refusal = "the recording does not show that the line ran that sets it".into();
+            refusal = "the recording does not show that the line that sets it ran".into();
             continue;
         }
         let mut edits = Edits::default();
@@ -109,7 +112,7 @@ pub(super) fn memory_fraction(code: &Code<'_>) -> Result<Change, Refusal> {
         [only] => *only,
         _ => return Err("the fraction is set in several places".into()),
     };
-    let fraction = call.argument(0, "fraction").ok_or("the fraction comes from elsewhere")?;
+    let fraction = call.argument(0, "fraction").ok_or("the fraction is not in this call")?;
     let mut edits = Edits::default();
     edits.push(Edit::replace(fraction.value_span, "1.0".to_owned()));
     edits.change(scene).map_err(Refusal::Unproven)

@@ -39,7 +39,7 @@ pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         return Err("the pool has its own settings".to_owned());
     }
     if !script.statement_around(call.span).is_some_and(|path| scene.was_reached(&path)) {
-        return Err("the recording does not show that the line ran that makes the pool".to_owned());
+        return Err("the recording does not show that the line that creates the pool ran".to_owned());
     }
     let mut edits = Edits::default();
     edits.push(script.facts.add_argument(call, "use_on_oom=True"));
@@ -61,7 +61,7 @@ pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         return Ok(None);
     }
     if script.text.contains(SHARED_POOL) {
-        return Err(format!("`{SHARED_POOL}` is a name of the file's own"));
+        return Err(format!("the file already uses the name `{SHARED_POOL}`"));
     }
     // After the imports, so that all captures can use it.
     let mut imports = script.statements.iter().filter(|each| each.kind == StatementKind::Import);
@@ -71,7 +71,7 @@ pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         .find(|each| !matches!(each.kind, StatementKind::Import | StatementKind::Text));
     let last = imports
         .rfind(|each| first.is_none_or(|first| each.span.start < first.span.start))
-        .ok_or("the file imports nothing at its top")?;
+        .ok_or("the file has no imports at the top")?;
     let mut edits = Edits::default();
     for call in captures {
         edits.push(script.facts.add_argument(call, &format!("pool={SHARED_POOL}")));

@@ -35,11 +35,15 @@ fn no_workers(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let mut found: Vec<&Call> = script.facts.calls.iter().filter(starts).collect();
     found.sort_by_key(|call| call.span);
     found.dedup_by_key(|call| call.span);
-    let call = match &found[..] {
-        [] => return Ok(None),
-        [call] => *call,
-        _ => return Err("several loaders have workers, and whose they are is not recorded".to_owned()),
-    };
+    let call =
+        match &found[..] {
+            [] => return Ok(None),
+            [call] => *call,
+            _ => return Err(
+                "several loaders have workers, and the recording does not show to which loader they belong"
+                    .to_owned(),
+            ),
+        };
     let Some(workers) = call.keyword("num_workers") else { return Ok(None) };
     let mut edits = Edits::default();
     edits.push(Edit::replace(workers.value_span, "0"));
@@ -75,11 +79,13 @@ fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         });
     }
     let Some((statement, name, call)) = children.into_iter().next() else { return Ok(None) };
-    let path = script.statement_around(statement.span).ok_or("the process is made in no statement")?;
+    let path = script
+        .statement_around(statement.span)
+        .ok_or("the process is not created in a statement of its own")?;
     if !scene.was_reached(&path) {
-        return Err("the recording does not show that the line ran that starts the process".to_owned());
+        return Err("the recording does not show that the line that starts the process ran".to_owned());
     }
-    let (callee, arguments) = call.call().ok_or("the process is made by no call")?;
+    let (callee, arguments) = call.call().ok_or("the process is not created by a call")?;
     let is_popen = callee.last_name() == Some("Popen");
     // Methods that interact with the child: of a `Popen` in particular, and of a `Process`.
     let spoken_with =
@@ -90,18 +96,18 @@ fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         });
     if spoken_with {
         return Err(format!(
-            "`{name}` may be spoken with while it runs, and to wait for its end may be to wait for ever"
+            "the script may communicate with `{name}` while it runs, and waiting for its end could then deadlock"
         ));
     }
     let used = uses_of(path.scope(), &name);
     let (suite, index) = path.suite();
     let started = if is_popen { Some(index) } else { position_of_call(suite, index, &name, "start") };
-    let started = started.ok_or_else(|| format!("where `{name}` is started is not in sight"))?;
+    let started = started.ok_or_else(|| format!("the line that starts `{name}` was not found"))?;
     let end = if is_popen { "wait" } else { "join" };
     if !used.iter().all(|method| ["start", end].contains(&method.as_str()))
         || !used.iter().any(|method| method == end)
     {
-        return Err(format!("that `{name}` ends by itself is not shown: the script never waits for it"));
+        return Err(format!("it is not certain that `{name}` ends by itself: the script never waits for it"));
     }
     let mut edits = Edits::default();
     edits.line_behind(script, suite[started].span, &format!("{name}.{end}()"));

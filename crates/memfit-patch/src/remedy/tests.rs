@@ -142,7 +142,7 @@ fn nothing_is_cut_that_a_backward_may_flow_through() {
         ("history.append(out)", "both = torch.cat(history) + bias", "computed with later"),
         ("history.append(out)", "print(torch.dot(history[0], weight))", "computed with later"),
         ("if x:\n            history.append(out)", "", "does not show that line 14 ran"),
-        ("total += out", "total = make()\n    print(total)", "may be something else"),
+        ("total += out", "total = make()\n    print(total)", "may also be another value"),
         ("model.kept.append(out)", "model.kept[0].backward()", "a backward pass goes through it"),
         (
             "model.kept.append(out)",
@@ -181,7 +181,7 @@ fn residual_connections_keep_their_graph() {
             assert!(why_refused.contains("backpropagate through it"), "{adds}: {why_refused}");
         }
     }
-    // A regulariser is part of the loss; values collected beside it are not.
+    // A regulariser is part of the loss; values collected in addition are not.
     let text = training("history.append(out)", "").replace(
         "        optimizer.zero_grad()\n",
         "        loss += 0.01 * out.pow(2).mean()\n        optimizer.zero_grad()\n",
@@ -347,7 +347,7 @@ fn an_evaluation_within_a_training_has_a_context_of_its_own() {
         Some(RecordedFacts::NeverTrained(true)),
         true,
     ));
-    assert!(why_refused.contains("`preds` may be trained on"), "{why_refused}");
+    assert!(why_refused.contains("`preds` may be part of a loss"), "{why_refused}");
 }
 
 #[test]
@@ -358,18 +358,18 @@ fn the_forward_goes_under_a_context() {
     let change = changed(text, Lever::ActivationOffload, &["out = model"]).unwrap();
     assert_eq!(lines(&change)[2], "+            out = model(x)");
     for (from, to, why) in [
-        ("out = model(x)", "out = model(x); y = x", "shares its line"),
-        ("out = model(x)", "out = model(x).backward()", "has no place under autocast"),
+        ("out = model(x)", "out = model(x); y = x", "there is another statement on its line"),
+        ("out = model(x)", "out = model(x).backward()", "should not run under autocast"),
         (
             "        out = model(x)",
             "        if True:\n          with torch.autocast(\"cuda\"):\n            out = model(x)",
-            "on there already",
+            "already enabled",
         ),
-        ("out = model(x)", "out = model(x, \"\"\"a\n\"\"\")", "a text of several lines"),
+        ("out = model(x)", "out = model(x, \"\"\"a\n\"\"\")", "multi-line string"),
         (
             "    for x in loader:\n        out = model(x)",
             "    for out in model(x):\n        pass",
-            "in the head of a statement",
+            "in the header of a compound statement",
         ),
         ("out = model(x)", "out = (model(y) for y in x)", "called later"),
     ] {
@@ -448,7 +448,7 @@ fn what_a_round_leaves_goes_at_its_end() {
     for (keeps, after, why) in [
         ("pass", "print(out)", "reads `out` after the loop"),
         ("if x:\n            out = up(out)", "", "reads `out` from the previous iteration"),
-        ("del out", "", "has to do with `out` already"),
+        ("del out", "", "already deletes `out`"),
         ("f = lambda: 1\n        def late():\n            return out", "", "`late` uses `out`"),
     ] {
         let mut text = training(keeps, after);
@@ -471,7 +471,7 @@ fn gradients_go_right_behind_the_step() {
     assert!(change.after.contains("optimizer.step()\n        optimizer.zero_grad()\n"), "{}", change.after);
     for (from, to, why) in [
         ("        optimizer.zero_grad()\n", "", "not cleared in the same iteration"),
-        ("        pass", "        print(model.w.grad.norm())", "reads gradients behind the step"),
+        ("        pass", "        print(model.w.grad.norm())", "reads gradients after the step"),
     ] {
         let why_refused = refused(left_over(&text.replace(from, to), &["x, y"], true));
         assert!(why_refused.contains(why), "{to}: {why_refused}");

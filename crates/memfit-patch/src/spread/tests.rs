@@ -84,7 +84,7 @@ fn what_a_few_lines_would_make_wrong_is_refused() {
         eight,
         "collected before",
     );
-    check(&replaced("model.parameters()", "others"), eight, "not made from the parameters");
+    check(&replaced("model.parameters()", "others"), eight, "not visibly created from the parameters");
     check(&replaced("shuffle=True", "sampler=mine"), eight, "has a sampler");
     check(&replaced("DataLoader(data,", "DataLoader(read(),"), eight, "has no name");
     check(&replaced("for epoch in range(3)", "while True"), eight, "same order");

@@ -1,4 +1,4 @@
-//! Tests of the search on simulated trainings.
+//! Tests of the search on simulated training scripts.
 
 use memfit_vocabulary::{Harm, Measured, Parts, Value};
 use proptest::prelude::*;

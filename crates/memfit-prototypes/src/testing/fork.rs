@@ -30,8 +30,8 @@ fn silence_children() {
     });
 }
 
-/// Runs `test` in a forked child, and returns its error. The calling process must have only one thread that
-/// matters.
+/// Runs `test` in a forked child, and returns its error. `test` must not depend on other threads, which do
+/// not exist in the child.
 pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     silence_children();
     let mut ends = [0; 2];
@@ -67,7 +67,7 @@ pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String>
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     if libc::WIFSIGNALED(status) {
         return Err(match libc::WTERMSIG(status) {
-            libc::SIGALRM => format!("did not come back in {CHILD_TIMEOUT_SECONDS} s"),
+            libc::SIGALRM => format!("did not finish within {CHILD_TIMEOUT_SECONDS} s"),
             signal => format!("was killed by signal {signal}"),
         });
     }

@@ -441,7 +441,7 @@ fn parse_word(text: &str) -> Result<Word, String> {
         "out" => Ok(Word::Out(None)),
         _ if text.starts_with("out ") => Ok(Word::Out(Some(text[4..].trim().to_owned()))),
         _ if text.chars().all(|c| c.is_alphanumeric() || c == '_') => Ok(Word::Named(text.to_owned())),
-        _ => Err(format!("`{text}` is no argument")),
+        _ => Err(format!("`{text}` is not an argument")),
     }
 }
 

@@ -160,7 +160,7 @@ impl<R: Read> RecordingReader<R> {
                 from_optional(from.number()?).map(small).transpose()?,
             ),
             tag::TEXTS => {
-                let text = |bytes| String::from_utf8(bytes).map_err(|_| damaged("a text is not UTF-8"));
+                let text = |bytes| String::from_utf8(bytes).map_err(|_| damaged("a string is not UTF-8"));
                 let count = from.count()?;
                 Part::Texts((0..count).map(|_| text(from.bytes()?)).collect::<Result<_>>()?)
             }

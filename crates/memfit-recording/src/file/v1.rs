@@ -30,7 +30,7 @@ fn read_track(from: &mut ColumnReader<impl Read>) -> Result<Track> {
         ..Track::default()
     };
     for number in 0..from.count()? {
-        let text = String::from_utf8(from.bytes()?).map_err(|_| damaged("a text is not UTF-8"))?;
+        let text = String::from_utf8(from.bytes()?).map_err(|_| damaged("a string is not UTF-8"))?;
         if track.texts.intern(&text) != TextId(number as u32) {
             return Err(damaged("a text is there twice"));
         }

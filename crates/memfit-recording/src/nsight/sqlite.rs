@@ -10,11 +10,11 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 /// Error while a database is read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SqliteError {
-    #[error("it does not begin as a SQLite 3 file does")]
+    #[error("it does not begin like a SQLite 3 file")]
     Header,
-    #[error("page {page} of {pages}, from byte {byte} on, is not there: the file is cut off or damaged")]
+    #[error("page {page} of {pages}, at byte {byte}, is missing: the file is truncated or damaged")]
     NoPage { page: u32, pages: u32, byte: u64 },
-    #[error("page {page}, from byte {byte} on, makes no sense: {why}")]
+    #[error("page {page}, at byte {byte}, is not valid: {why}")]
     Page { page: u32, byte: u64, why: &'static str },
     #[error("its texts are in UTF-16, which Nsight Systems does not write")]
     Encoding,
@@ -193,10 +193,10 @@ impl<'file> Database<'file> {
     ) -> Result<(i64, std::borrow::Cow<'file, [u8]>)> {
         let wrong = |why| self.wrong(number, why);
         let mut rest = page.get(start..).ok_or(wrong("a row lies outside of it"))?;
-        let length = varint(&mut rest).ok_or(wrong("a row is cut off"))?;
-        let id = varint(&mut rest).ok_or(wrong("a row is cut off"))?.cast_signed();
+        let length = varint(&mut rest).ok_or(wrong("a row is truncated"))?;
+        let id = varint(&mut rest).ok_or(wrong("a row is truncated"))?.cast_signed();
         let local = self.local(length);
-        let here = rest.get(..local).ok_or(wrong("a row is cut off"))?;
+        let here = rest.get(..local).ok_or(wrong("a row is truncated"))?;
         if local as u64 == length {
             return Ok((id, here.into()));
         }
@@ -205,7 +205,7 @@ impl<'file> Database<'file> {
         }
         let mut whole = here.to_vec();
         let mut next =
-            rest.get(local..local + 4).map(|bytes| be32(bytes, 0)).ok_or(wrong("a row is cut off"))?;
+            rest.get(local..local + 4).map(|bytes| be32(bytes, 0)).ok_or(wrong("a row is truncated"))?;
         while (whole.len() as u64) < length {
             let overflow = self.page(next)?;
             let part = (length as usize - whole.len()).min(self.usable - 4);

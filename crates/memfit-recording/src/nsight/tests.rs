@@ -29,7 +29,7 @@ fn an_export_becomes_a_recording() {
         .iter()
         .map(|range| (track.texts.get(range.name).len(), range.thread, range.ended == crate::NEVER))
         .collect();
-    // The long name uses overflow pages; a mark is no range; the last range never ended.
+    // The long name uses overflow pages; a mark is not a range; the last range never ended.
     assert_eq!(ranges, [(6, 99, false), (23, 99, false), (1600, 99, false), (4, 99, true)]);
     assert_eq!(track.moments().steps().len(), 1);
 }
@@ -59,7 +59,7 @@ fn what_is_no_export_says_why() {
     let error = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
     assert_eq!(
         error(b"SQLite format 3\0"),
-        "this SQLite file cannot be read: it does not begin as a SQLite 3 file does"
+        "this SQLite file cannot be read: it does not begin like a SQLite 3 file"
     );
     let mut looped = EXPORT.to_vec();
     // The first page becomes its own parent.
@@ -68,7 +68,7 @@ fn what_is_no_export_says_why() {
     looped[108..112].copy_from_slice(&[0, 0, 0, 1]);
     assert_eq!(
         error(&looped),
-        "this SQLite file cannot be read: page 1, from byte 0 on, makes no sense: it lies within itself"
+        "this SQLite file cannot be read: page 1, at byte 0, is not valid: it lies within itself"
     );
     let mut empty = EXPORT.to_vec();
     empty[100] = 13;

@@ -20,16 +20,16 @@ pub enum PickleErrorKind {
     #[error("the file cannot be read: {0}")]
     Io(#[from] io::Error),
     /// The file ends within an operation, or without the operation that ends a pickle.
-    #[error("the file is cut off")]
+    #[error("the file is truncated")]
     CutOff,
     /// The file does not begin as a pickle of protocol 2 or later.
-    #[error("this is no pickle of protocol 2 or later")]
+    #[error("this is not a pickle of protocol 2 or later")]
     NotAPickle,
     /// Unknown, newer protocol.
-    #[error("this is a pickle of protocol {0}, and the latest that is known is 5")]
+    #[error("this is a pickle of protocol {0}, but memfit reads protocols up to 5")]
     Protocol(u8),
     /// Operation that would import, create or call an object when unpickled by Python.
-    #[error("`{operation}` would run code{name}; it was not carried out")]
+    #[error("`{operation}` would run code{name}, so it was refused")]
     Refused {
         /// Name of the operation.
         operation: &'static str,
@@ -37,10 +37,10 @@ pub enum PickleErrorKind {
         name: String,
     },
     /// Operation that plain data does not need, or an invalid one.
-    #[error("{0:#04x} is no operation that plain data needs")]
+    #[error("operation {0:#04x} is not allowed: plain data does not need it")]
     UnknownOperation(u8),
     /// The operation needs more values than the stack holds.
-    #[error("`{0}` finds too little on the stack")]
+    #[error("`{0}` needs more values than the stack has")]
     StackEmpty(&'static str),
     /// The operation needs a value of another type.
     #[error("`{operation}` needs {needs}")]
@@ -51,16 +51,16 @@ pub enum PickleErrorKind {
         needs: &'static str,
     },
     /// Reference to an unset entry of the memo.
-    #[error("entry {0} of the memo is not there")]
+    #[error("memo entry {0} does not exist")]
     NotInMemo(u32),
     /// Memo index far beyond the others.
-    #[error("entry {0} of the memo skips others")]
+    #[error("memo entry {0} is out of order")]
     MemoSkips(u32),
     /// Text that is not UTF-8.
-    #[error("a text is not UTF-8")]
+    #[error("a string is not UTF-8")]
     NotUtf8,
     /// Text or number longer than the limit.
-    #[error("a text or number has {found} bytes, the limit is {limit}")]
+    #[error("a string or number has {found} bytes, but the limit is {limit}")]
     TextTooLong {
         /// Length found.
         found: u64,
@@ -68,7 +68,7 @@ pub enum PickleErrorKind {
         limit: u64,
     },
     /// Containers nested deeper than the limit.
-    #[error("more than {0} containers lie within each other")]
+    #[error("containers are nested more than {0} levels deep")]
     TooDeep(usize),
     /// More memory needed than the limit.
     #[error("it needs more than {0} bytes of memory")]
@@ -85,9 +85,9 @@ impl PickleError {
             PickleErrorKind::Refused { .. } => {
                 Some("a memory snapshot holds plain data only: do not load this file with pickle")
             }
-            PickleErrorKind::NotAPickle => {
-                Some("`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes one that can be read")
-            }
+            PickleErrorKind::NotAPickle => Some(
+                "`torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` writes a snapshot that can be replayed read",
+            ),
             PickleErrorKind::Protocol(_) => {
                 Some("upgrade memfit, or write the file with `pickle.dump(…, protocol=5)`")
             }

@@ -252,8 +252,8 @@ impl Heap {
         self.rows.clear();
     }
 
-    /// Collects a row. Returns `false` if the value is no row or belongs to another table than those before
-    /// it.
+    /// Collects a row. Returns `false` if the value is not a row or belongs to another table than those
+    /// before it.
     #[inline]
     pub(super) fn collect_row(&mut self, value: Value, kind: &mut Option<RowKind>) -> bool {
         let Some(Object::Row(own, index)) = self.object(value) else { return false };

@@ -40,16 +40,16 @@ pub enum Problem {
     #[error("the snapshot could not be read to its end: {0}")]
     Broken(PickleError),
     /// Entries that lack a field or have one of the wrong type.
-    #[error("{0} entries make no sense and were left out")]
+    #[error("{0} entries are not valid and were left out")]
     Malformed(u64),
     /// Values in place of events or lists of events.
-    #[error("{0} values stand where events should, and were left out")]
+    #[error("{0} values are not events and were left out")]
     Strangers(u64),
     /// Entries that the file lists more than once.
-    #[error("{0} entries are listed more than once, which no allocator writes; they were taken once")]
+    #[error("{0} entries are duplicates, which no allocator writes; each was used once")]
     Shared(u64),
     /// Events of unknown kinds.
-    #[error("{0} events of kinds that are not known were left out")]
+    #[error("{0} events of unknown kinds were left out")]
     UnknownActions(u64),
     /// A recording could not be read to its end.
     #[error("the recording could not be read to its end: {0}")]
@@ -58,7 +58,7 @@ pub enum Problem {
     #[error("the trace could not be read to its end: {0}")]
     Trace(String),
     /// A file that looks like a notebook is not valid JSON.
-    #[error("{0}; errors were looked for in its bytes")]
+    #[error("{0}; its bytes were searched for error messages")]
     Notebook(String),
     /// A database could not be read to its end.
     #[error("the database could not be read to its end: {0}")]

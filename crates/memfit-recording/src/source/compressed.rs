@@ -88,7 +88,7 @@ impl<R: Read> Read for Bounded<R> {
             }
             Err(error) => {
                 let why = format!(
-                    "the {:?} stream is damaged or cut off near its byte {}: {error}",
+                    "the {:?} stream is damaged or truncated near its byte {}: {error}",
                     self.format,
                     self.consumed.get()
                 );

@@ -110,10 +110,10 @@ fn what_unpacks_to_far_more_than_it_is_ends_there() {
 fn what_cannot_be_read_says_why() {
     for (bytes, text) in [
         (&b""[..], "the file is empty"),
-        (b"PK\x03\x04and more", "the file is a zip archive, which memfit does not read"),
-        (b"BZh91AY&SY", "the file is compressed with bzip2, which memfit does not read"),
+        (b"PK\x03\x04and more", "the file is a zip archive, which memfit cannot read"),
+        (b"BZh91AY&SY", "the file is compressed with bzip2, which memfit cannot read"),
         (b"nothing\nhere\n", "there is no out-of-memory error in this text of 2 lines"),
-        (b"\0\0\0\0", "this is no file that memfit knows"),
+        (b"\0\0\0\0", "this is not a file that memfit can read"),
         (
             b"<html><body>hello</body></html>",
             "this HTML page cannot be read: no snapshot is in it: there is no `\"base64\"` in front of data",

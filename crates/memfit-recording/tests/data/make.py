@@ -1,4 +1,4 @@
-"""Writes the small snapshots beside this file: the same contents in each protocol, and the bare list of
+"""Writes the small snapshots next to this file: the same contents in each protocol, and the bare list of
 segments.
 """
 
@@ -84,7 +84,7 @@ def snapshot() -> dict:
 
 
 def backward() -> dict:
-    """What a backward asked for in anomaly mode: with native frames of its own, and with none."""
+    """Return the events of a backward pass in anomaly mode, with and without native frames of its own."""
     lines = [
         '  File "train.py", line 12, in <module>\n    step()\n',
         '  File "train.py", line 7, in step\n    loss = model(x)\n           ^^^^^^^^\n',

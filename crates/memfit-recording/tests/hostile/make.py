@@ -1,4 +1,4 @@
-"""Writes the hostile files beside this one, packed where they would be large: `python make.py`.
+"""Writes the hostile files next to this one, packed where they would be large: `python make.py`.
 
 Each is a file that somebody might be sent. What memfit must say of each stands in `expected.txt`, which the
 test reads.

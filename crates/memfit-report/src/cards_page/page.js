@@ -40,7 +40,7 @@ const severalBatches = distinct(rows.map((row) => row.batch)).length > 1;
 const priced = rows.some((row) => row.price);
 const samples = report.priced ? report.priced.samples : null;
 const seconds = (row) => (row.samples_per_s ? 1 / row.samples_per_s : row.step_ms_estimate ? row.step_ms_estimate / 1000 / row.count : null);
-// How long the work takes: in hours where it is priced, else a thousand samples in seconds, else a step.
+// Duration of the work: in hours if it has a price, else of a thousand samples in seconds, else of a step.
 const sampled = rows.some((row) => row.samples_per_s);
 const unitOfTime = priced ? samples / 3600 : sampled ? 1000 : 1;
 const time = (row) => (seconds(row) === null ? null : seconds(row) * unitOfTime);
@@ -103,7 +103,7 @@ function plotSize(place) {
 function axis(values, from, to, binary) {
   const unit = binary ? GIB : 1;
   const [lowest, highest] = [Math.min(...values) / unit, Math.max(...values) / unit];
-  // Few points that lie close together still need a tick beside them.
+  // Few points that lie close together still need a tick next to them.
   const room = Math.max(1.15, 2 / Math.sqrt(highest / lowest));
   const least = lowest / room, most = highest * room;
   const at = (value) => from + ((to - from) * Math.log(value / unit / least)) / Math.log(most / least);

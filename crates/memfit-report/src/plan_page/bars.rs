@@ -63,7 +63,7 @@ fn drawn(out: &mut String, report: &PlanReport, rows: &[(&str, &PlanRun)]) {
     let _ = writeln!(
         out,
         "<line class=\"budget\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{height}\"/>\
-         <text class=\"limit\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{} may be taken</text>\n</svg>",
+         <text class=\"limit\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{} usable</text>\n</svg>",
         TOP - 7.0,
         size(report.budget)
     );
@@ -102,7 +102,7 @@ fn table(out: &mut String, rows: &[(&str, &PlanRun)]) {
     }
     for name in categories.into_iter().chain(["outside"]) {
         let swatch = format!("<span class=\"square\" style=\"background: var(--{name})\"></span>");
-        let shown = if name == "outside" { "non-PyTorch at most, and other moments" } else { name };
+        let shown = if name == "outside" { "non-PyTorch at most, and rest of the device peak" } else { name };
         line(&swatch, shown, &|run| {
             size(parts(run).iter().find(|(known, _)| *known == name).map_or(0, |(_, bytes)| *bytes))
         });

@@ -125,7 +125,7 @@ fn grid(out: &mut String, time: &Axis, memory: &Axis) {
     }
     let _ = writeln!(
         out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">an optimizer step, as an estimate</text>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">estimated time of an optimizer step</text>",
         f64::midpoint(LEFT, WIDTH - RIGHT),
         HEIGHT - 6.0
     );

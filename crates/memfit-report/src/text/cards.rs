@@ -79,7 +79,7 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
             parts.push(format!("{unknown} unknown"));
         }
         parts.push(match report.steps {
-            0 => "for what ran, which was no step of a training".to_owned(),
+            0 => "for what ran, which included no training step".to_owned(),
             1 => "for the 1 step that ran".to_owned(),
             steps => format!("for the {steps} steps that ran"),
         });

@@ -113,9 +113,9 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
     }
     if let Some(fix) = &finding.fix {
         let how = if fix.safe {
-            "`--fix` does it"
+            "`--fix` applies it"
         } else {
-            "`--fix --unsafe-fixes` does it: look at what it changes"
+            "`--fix --unsafe-fixes` applies it: review the change"
         };
         group = group.element(Level::NOTE.message(how));
     }

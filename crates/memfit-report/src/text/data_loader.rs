@@ -108,7 +108,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
     field(
         "this host",
         &format!(
-            "{} processors, {} of memory, {} of /dev/shm",
+            "{} CPUs, {} of memory, {} of /dev/shm",
             host.processors,
             size(host.memory),
             size(host.shared_memory)
@@ -141,7 +141,7 @@ fn table(report: &LoaderReport, own: &LoaderSettings, canvas: Canvas, out: &mut 
         let _ = writeln!(out, "{}{}", line(cells), paint(DIM, mark));
     }
     if report.card_samples_per_s.is_some() {
-        let note = "Without workers, batches are taken to be made between the steps, as where a script reads its loss in each.";
+        let note = "Without workers, batches are assumed to be loaded between the steps, as in a script that reads its loss in every step.";
         out.push_str(&canvas.wrapped("  ", DIM, note));
     }
 }

@@ -108,7 +108,7 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
     let (badge, text) = if report.cause == Cause::None && peak.requested.is_none() {
         let text = match (is_empty, at_one_moment) {
             (true, _) => "and no allocation was recorded",
-            (false, true) => "was recorded, and no history that would show growth",
+            (false, true) => "was recorded, and there is no history that would show growth",
             (false, false) => "and no memory growth",
         };
         ("NO OUT-OF-MEMORY ERROR".to_owned(), text)

@@ -65,7 +65,7 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
             }
             Verdict::Oom => (BAD, "the changed script was run, and does not fit".to_owned()),
             Verdict::Unknown | Verdict::Error => {
-                (BAD, "the changed script was run, and failed for another reason than memory".to_owned())
+                (BAD, "the changed script was run, and failed for a reason other than memory".to_owned())
             }
         };
         out.push_str(&canvas.wrapped("  ", style, &sentence));
@@ -83,7 +83,7 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
     }
     match &patch.written {
         Some(file) => {
-            let text = format!("it is in `{file}`; `git apply` and `patch -p1` take it");
+            let text = format!("written to `{file}`, for `git apply` or `patch -p1`");
             out.push_str(&canvas.wrapped("  ", Style::new(), &text));
         }
         None if !patch.diff.is_empty() => {
@@ -173,7 +173,7 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
                 "micro-batches of up to {} fit and {refuted} do not; {}",
                 limit.largest,
                 if as_many {
-                    format!("{micro_batch} needs no more of them")
+                    format!("{micro_batch} needs the same number of micro-batches")
                 } else {
                     "a step is hardly faster with larger ones".to_owned()
                 }
@@ -185,7 +185,7 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
     }
 }
 
-/// The way a training is spread over several GPUs, in words.
+/// Describes how training is spread over several GPUs.
 fn spread_in_words(parallel: &Parallel) -> String {
     let mut parts = Vec::new();
     match (parallel.replicate, parallel.shard) {

@@ -8,7 +8,7 @@ use crate::wire::{CardKind, WatchReport, WatchedCard, WatchedProcess, WatchedRun
 
 /// Maximum processes listed for a run.
 const MAX_PROCESSES: usize = 16;
-/// Number of samples in the small curve beside a GPU.
+/// Number of samples in the small curve next to a GPU.
 const CURVE: usize = 24;
 
 /// The runs, one below another.

@@ -122,7 +122,7 @@ impl PatchNumbers {
             Some(share) if share < 0.001 => format!("gradients{of} differ by {share:.1e}"),
             Some(share) if share < 10.0 => format!("gradients{of} differ by {:.3} %", share * 100.0),
             Some(share) => format!("gradients{of} differ by a factor of {share:.3}"),
-            None => format!("a gradient{of} is no number"),
+            None => format!("a gradient{of} is NaN or infinite"),
         }
     }
 }

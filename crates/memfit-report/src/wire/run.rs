@@ -26,7 +26,7 @@ pub struct RunReport {
     pub headroom: i64,
     /// Completed optimizer steps, or forward passes of a script without an optimizer.
     pub steps: u64,
-    /// Parts of a training that the completed steps included.
+    /// Parts of the training run that the completed steps included.
     pub coverage: Coverage,
     /// Memory at the peak by category; absent if nothing was recorded.
     pub at_peak: Option<AtPeak>,
@@ -133,7 +133,7 @@ pub struct PeakEnd {
     pub completed: bool,
 }
 
-/// Parts of a training that the completed steps included.
+/// Parts of the training run that the completed steps included.
 #[expect(clippy::struct_excessive_bools, reason = "the contract's shape")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {

@@ -63,7 +63,7 @@ fn parted() -> ReplayReport {
         resumed: 2,
         mismatches: vec!["event 20011: 0x7f0000200000 was predicted, 0x7f0000400000 was recorded".to_owned()],
         problems: vec![
-            "the snapshot could not be read to its end: at byte 17: the file is cut off".to_owned(),
+            "the snapshot could not be read to its end: at byte 17: the file is truncated".to_owned(),
         ],
         ..snapshot()
     }

@@ -112,9 +112,9 @@ pub enum Kind {
     Function(FunctionId),
     /// A class of the project; for a method, the class of `self`.
     Class(ClassId),
-    /// An instance of a class of this file that is no module.
+    /// An instance of a class of this file that is not a module.
     Object(ClassId),
-    /// An instance of an imported class that is no `torch.nn.Module`, by the class's full name.
+    /// An instance of an imported class that is not a `torch.nn.Module`, by the class's full name.
     Imported(Arc<str>),
     /// An imported object, by its full name.
     Path(Arc<str>),

@@ -58,7 +58,7 @@ impl<'a> Walker<'a> {
         let mut value = value.clone();
         value.graph = Graph::unknown().clone_if(!value.graph.is_none());
         let joined = match self.attributes.get(&(class, attribute)) {
-            // A value known by its name only gives way to an inferred one.
+            // An inferred value replaces one that was only guessed from its name.
             Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
             _ => value,
         };

@@ -15,7 +15,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// What a sum adds to its own value, on either way of a conditional expression.
+    /// Expression that a sum adds to its own value, in either branch of a conditional expression.
     pub(super) fn added(&self, name: &str, source: &'a Expr) -> Option<&'a Expr> {
         match source {
             Expr::BinOp(node) if matches!(node.op, Operator::Add) => {

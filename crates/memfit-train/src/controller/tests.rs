@@ -62,8 +62,8 @@ fn gradients_are_no_part_of_what_grows() {
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     controller.gradients_take(1_000);
     controller.arrive("shape", 1, 64, None, 64.0).expect("a batch");
-    // One sample needs a tenth of the gradients' bytes, so that eight fit beside them; the first peak does
-    // not separate the two, the second does.
+    // One sample needs a tenth of the gradients' bytes, so that eight fit in addition to them; the first peak
+    // does not separate the two, the second does.
     let (mut sizes, mut parts) = (Vec::new(), 0);
     while let Some(Turn { part, watched, .. }) = controller.next(0, || Some(space(1_800))) {
         let size = u32::try_from(part.len()).expect("small");
@@ -195,7 +195,7 @@ fn a_careful_start_meets_no_failure_and_ends_at_what_fits() {
     let mut device = Device::new(200);
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     let first = device.step(&mut controller, 64, true).expect("it fits");
-    assert_eq!(first[..4], [1, 2, 3, 10], "two sizes beside gradients tell the rest");
+    assert_eq!(first[..4], [1, 2, 3, 10], "two sizes with existing gradients determine the rest");
     assert_eq!(device.step(&mut controller, 64, true), Ok(vec![10, 10, 10, 10, 10, 10, 4]));
     assert_eq!(device.failures, 0);
 }

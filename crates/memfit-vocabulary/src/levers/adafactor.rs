@@ -21,7 +21,7 @@ pub(super) const LEVER: Declaration = Declaration {
         ..Search::new(Turn::IfMemoryShort, 170, sense)
     }),
     keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adafactor\"")],
-    docs: Docs::new("", "replaces the optimizer by Adafactor, in the same object"),
+    docs: Docs::new("", "replaces the optimizer with Adafactor, in the same object"),
     ..Declaration::new("adafactor", Stage::Optimizer, Label::ChangesTraining)
 };
 

@@ -13,7 +13,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "the model's layers replaced by another network",
     docs: Docs::new(
         "name",
-        "replaces the layers of an image classifier by a torchvision model (its name there) or a timm model (`\"timm/NAME\"`) with the same number of classes and random initial weights",
+        "replaces the layers of an image classifier with a torchvision model (its name there) or a timm model (`\"timm/NAME\"`) with the same number of classes and random initial weights",
     ),
     ..Declaration::new("drop-in-network", Stage::Model, Label::ChangesTraining)
 };

@@ -10,7 +10,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search::new(Turn::Always, 30, sense)),
     docs: Docs::new(
         "",
-        "sets `attn_implementation` of Hugging Face models; hand-written attention is recognised by its operations and replaced by `scaled_dot_product_attention`",
+        "sets `attn_implementation` of Hugging Face models; hand-written attention is recognised by its operations and replaced with `scaled_dot_product_attention`",
     ),
     ..Declaration::new("sdpa", Stage::Model, Label::Rounding)
 };

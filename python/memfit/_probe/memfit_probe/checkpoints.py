@@ -28,7 +28,7 @@ class Checkpoints:
     def __init__(self, torch):
         self.torch = torch
         self.library = find()
-        # For files that are no checkpoints.
+        # For files that are not checkpoints.
         self.save = torch.save
 
     def arm(self):

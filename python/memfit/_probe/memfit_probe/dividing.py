@@ -17,7 +17,7 @@ class Division:
     def __init__(self, session):
         self.session = session
         self.following = None
-        # What the script does in each iteration besides its step.
+        # Other effects of the script in each iteration, besides its step.
         self.effects = Effects(session)
         self._iterator = None
 

@@ -24,7 +24,7 @@ _CLEARING = ("zero_", "_foreach_zero_")
 
 
 class Effects:
-    """What was seen of an unmodified script."""
+    """Observed effects of an unmodified script."""
 
     def __init__(self, session):
         self.session = session
@@ -118,7 +118,7 @@ class Effects:
             self._excused -= 1
 
     def steps(self):
-        """Compare at the start of an optimizer's step, whose own operations are no effect."""
+        """Compare at the start of an optimizer's step, whose own operations do not count."""
         self.gradients_used()
         self.settings_used()
         if self._between is None:

@@ -1,4 +1,4 @@
-"""Facts for a plan about a training or inference, besides batches and blocks; sent once, at the end."""
+"""Facts for a plan about a training run or inference, besides batches and blocks; sent once, at the end."""
 
 import functools
 import itertools

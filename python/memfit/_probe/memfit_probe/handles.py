@@ -42,7 +42,7 @@ def find(size):
 
 
 def set_to(size, new):
-    """Replace this number by another; return `True` if it was found."""
+    """Replace this number with another; return `True` if it was found."""
     places = _assignments(size)
     for _, assign in places:
         with contextlib.suppress(Exception):

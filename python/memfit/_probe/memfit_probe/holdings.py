@@ -55,7 +55,7 @@ def _shape(parameter):
 
 
 def _codes(model):
-    """Return the tensors that are kept beside quantised parameters."""
+    """Return the tensors that are kept in addition to quantised parameters."""
     found = [each for coded in _coded(model) for each in (coded.codes, coded.scales)]
     for each in model.parameters():
         state = getattr(each, "quant_state", None)
@@ -67,6 +67,6 @@ def _codes(model):
 
 
 def _coded(model):
-    """Return the codes that `quantized-base` and `quantized-weights` keep beside an empty parameter."""
+    """Return the codes that `quantized-base` and `quantized-weights` keep for an empty parameter."""
     bases = (vars(module).get("_memfit_base") for module in model.modules())
     return [base.coded for base in bases if base is not None]

@@ -72,7 +72,7 @@ class Trials:
                 channel.send("loader_trial", workers=workers, **self._tried(workers))
 
     def _numbers(self):
-        """Return the numbers of workers to try: up to the number of processors, and the script's own."""
+        """Return the numbers of workers to try: up to the number of CPUs, and the script's own."""
         processors = len(os.sched_getaffinity(0))
         numbers, doubling = {0, processors, min(self.loader.num_workers, 4 * processors)}, 1
         while doubling < processors:

@@ -14,9 +14,9 @@ class Passes:
         self.session = session
         # Passes of the model that was called most often.
         self.most = 0
-        # The model that was called last in a training, with the first dimension of its input.
+        # The model that was called last in a training run, with the first dimension of its input.
         self._called = (None, 0)
-        # That model and number when memory ran out for the first time, and the largest number since the last
+        # The same when memory ran out for the first time, and the largest number since the last
         # time.
         self._failed = None
         self._largest_since = 0

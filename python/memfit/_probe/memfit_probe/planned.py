@@ -181,7 +181,7 @@ class Planned:
         return self.inputs.worst(dataset, sampler) if self.measures and self._trains() else None
 
     def bucketed(self, sampler, dataset):
-        """Replace a loader's batch sampler by one with batches of similar length, if planned."""
+        """Replace a loader's batch sampler with one with batches of similar length, if planned."""
         value = dict(self.levers).get("length-buckets")
         if not value or not self._trains():
             return sampler

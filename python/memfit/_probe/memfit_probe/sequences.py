@@ -44,7 +44,7 @@ def avoid(cls):
 
 
 def avoiding(cls):
-    """Return an `__init_subclass__` for a class, after which classes that extend it are no sequences."""
+    """Return an `__init_subclass__` for a class, after which classes that extend it are not sequences."""
 
     def extended(new, **kwargs):
         super(cls, new).__init_subclass__(**kwargs)

@@ -156,7 +156,7 @@ class Small:
             if hasattr(torch, name) and (name in FUNCTIONS or self._is_followed(name)):
                 self._replace(torch, name)
         for name in {*dir(torch._C.TensorBase), *OPERATORS}:
-            # Attributes are no operators.
+            # Attributes are not operators.
             if callable(getattr(torch.Tensor, name)) and (name in OPERATORS or self._is_followed(name)):
                 self._replace(torch.Tensor, name)
         self._replace_indexing()

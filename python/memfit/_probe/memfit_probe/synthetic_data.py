@@ -30,7 +30,7 @@ class SyntheticData:
         self.wrapped = set()
         # torchvision's data sets.
         self.standard = set()
-        # Whether the script has got anything from a synthetic data set but its length.
+        # `True` if the script has read anything from a synthetic data set but its length.
         self.used = False
 
     def arm(self):

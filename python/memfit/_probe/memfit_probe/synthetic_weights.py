@@ -138,7 +138,7 @@ class SyntheticWeights:
                 if missing is None:
                     return original(checkpointer, *args, **kwargs)
                 note(f"`{missing}` is not here, and taken for whatever it is loaded into")
-                # A recipe starts with the weights alone; the rest is of a training that is resumed.
+                # A recipe starts with the weights alone; the rest is of a training run that is resumed.
                 return {"model": Missing(missing)}
 
             return load_checkpoint

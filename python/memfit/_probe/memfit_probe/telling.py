@@ -1,4 +1,4 @@
-"""Collects the facts about a training for a plan, as one message at its end."""
+"""Collects the facts about a training run for a plan, as one message at its end."""
 
 from . import facts, handles, holdings
 

@@ -6,7 +6,7 @@ import os
 
 from . import watch as codes
 
-# Frames of the probe are no part of the script's stacks.
+# Frames of the probe are not part of the script's stacks.
 OWN = os.path.dirname(os.path.abspath(__file__))
 
 

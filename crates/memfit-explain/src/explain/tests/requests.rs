@@ -51,7 +51,7 @@ fn gradients_that_do_not_fit_are_blamed_on_the_backward_call() {
     let explanation = explained(&run.fail(StackId::NONE, 512 * MIB), Some(2816 * MIB), "").unwrap();
     assert_eq!(explanation.cause, Cause::DoesNotFit, "{:?}", explanation.considered);
     assert_eq!(explanation.evidence[0].lines.first().map(|line| line.line), Some(9));
-    assert_eq!(explanation.fixes[0].lever, Lever::Shard, "a larger GPU is no advice for this one");
+    assert_eq!(explanation.fixes[0].lever, Lever::Shard, "a larger GPU does not help here");
 }
 
 #[test]

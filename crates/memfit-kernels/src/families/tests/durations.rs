@@ -275,7 +275,7 @@ fn a_template_is_as_fast_as_its_type_and_is_sure_only_of_what_it_knows() {
     assert_eq!(work(name, None, 2, 1).kind, WorkKind::Guess, "without a text");
     let convolution = text("bf16", "").replace("fused_mm", "fused_convolution");
     let convolution = work("triton_tem_fused_convolution_3", Some(&convolution), 2, 1);
-    assert_eq!(convolution.kind, WorkKind::Guess, "operands of a convolution are no matrices");
+    assert_eq!(convolution.kind, WorkKind::Guess, "operands of a convolution are not matrices");
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(super) fn decode<R: BufRead + Seek>(
     let animated = reader.info().animation_control().map_or(0, |control| control.num_frames);
     let count = animated.saturating_add(apart.into());
     if image.page >= count {
-        return Err(wrong(format!("it has {count} pictures, but number {} was requested", image.page)));
+        return Err(wrong(format!("it has {count} images, but number {} was requested", image.page)));
     }
     let interlaced = reader.info().interlaced;
     let part = buffer.room(3 * whole);
@@ -41,7 +41,7 @@ pub(super) fn decode<R: BufRead + Seek>(
             continue;
         };
         let area = Area::from_control(&control, &image.header, layout)
-            .ok_or_else(|| wrong("a picture does not lie on its screen".to_owned()))?;
+            .ok_or_else(|| wrong("a frame lies outside of the canvas".to_owned()))?;
         let last = number == image.page;
         if control.dispose_op == DisposeOp::Previous && !last {
             before.copy_from_slice(canvas);

@@ -40,7 +40,7 @@ fn an_evaluation_and_later_training_have_no_backward_of_the_same_graph_ahead() {
         // An evaluation between the steps, whose result is dropped or only printed.
         "def validate():\n    for x in held_out:\n        seen.append(model(x)) #0\n\nfor x in loader:\n    validate() #1\n    loss = model(x).mean()\n    loss.backward()\n",
         "def validate():\n    return [model(x) for x in held_out] #0\n\nfor x in loader:\n    accuracy = validate() #1\n    print(accuracy)\n    loss = model(x).mean()\n    loss.backward()\n",
-        // Features for a training of another model, in a loop of its own.
+        // Features for a training run of another model, in a loop of its own.
         "for x in loader:\n    features.append(model(x)) #0\nfor epoch in range(9):\n    loss = head(torch.stack(features)).mean()\n    loss.backward()\n",
         // Functions of a file are defined in any order.
         "def evaluate(x):\n    return model(x) #0\n\ndef train(x):\n    model(x).mean().backward()\n\nevaluate(1) #1\n",

@@ -28,7 +28,7 @@ def main():
         obs = following
 ";
     assert_eq!(keeper(REPLAY, &["env.step(action)"]).as_deref(), Some("self.memory.append((obs, reward))"));
-    // A number is no tensor, and a function that stores something else keeps nothing.
+    // A number is not a tensor, and a function that stores something else keeps nothing.
     for (from, to) in [("(obs, 0)", "(obs.mean().item(), 0)"), ("((obs, reward))", "(reward)")] {
         assert_eq!(keeper(&REPLAY.replace(from, to), &["env.step(action)"]), None, "{to}");
     }
@@ -125,7 +125,7 @@ fn an_object_that_holds_tensors_is_not_detached() {
             assert!(why.contains("`entry` is an object that holds tensors"), "{made}: {why}");
         }
     }
-    // What a function returns may be a tensor.
+    // The return value of a function may be a tensor.
     let text = training("entry = fold(out)\n        history.append(entry)", "") + NODE;
     let change = change_kept(&text, Lever::KeepOffTheCard, &["entry ="]).unwrap();
     assert_eq!(lines(&change)[1], "+        history.append(entry.detach().cpu())");

@@ -8,8 +8,8 @@ fn the_optimizer_that_steps_takes_the_option() {
     let change = changed(text, Lever::ForeachOff, &["opt.step"]).unwrap();
     assert_eq!(lines(&change), ["-        lr=1,", "+        lr=1, foreach=False,"]);
     for (from, to, why) in [
-        ("    opt = torch", "    new = torch", "made in several places"),
-        ("lr=1,\n    )", "**options)", "come from elsewhere"),
+        ("    opt = torch", "    new = torch", "created in several places"),
+        ("lr=1,\n    )", "**options)", "are not in this call"),
         ("AdamW", "LBFGS", "no fused kernel"),
         (
             "    opt = torch.optim.AdamW(\n        net.parameters(),\n        lr=1,\n    )",
@@ -80,11 +80,15 @@ fn a_process_is_waited_for_only_where_it_ends_by_itself() {
     );
     assert!(change.unwrap().after.contains("p.start()\n    p.join()\n    y"));
     for (starts, after, why) in [
-        ("p = Process(target=work, args=(queue,))\n    p.start()", "p.join()", "spoken with"),
-        ("p = Process(args=(queue,), target=work)\n    p.start()", "p.join()", "spoken with"),
-        ("p = subprocess.Popen([\"a\"], stdin=subprocess.PIPE)", "p.wait()", "spoken with"),
-        ("p = subprocess.Popen([\"server\"])", "p.terminate()\n    p.wait()", "ends by itself is not shown"),
-        ("p = subprocess.Popen([\"server\"])", "pass", "ends by itself is not shown"),
+        ("p = Process(target=work, args=(queue,))\n    p.start()", "p.join()", "may communicate with"),
+        ("p = Process(args=(queue,), target=work)\n    p.start()", "p.join()", "may communicate with"),
+        ("p = subprocess.Popen([\"a\"], stdin=subprocess.PIPE)", "p.wait()", "may communicate with"),
+        (
+            "p = subprocess.Popen([\"server\"])",
+            "p.terminate()\n    p.wait()",
+            "ends by itself: the script never waits",
+        ),
+        ("p = subprocess.Popen([\"server\"])", "pass", "ends by itself: the script never waits"),
     ] {
         let refusal = refused(changed(&of(starts, after), Lever::EndOtherProcess, &["y = model"]));
         assert!(refusal.contains(why), "{starts}: {refusal}");
@@ -135,6 +139,6 @@ fn the_share_of_the_gpu_that_a_script_gives_itself_becomes_all_of_it() {
     let twice = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\nx = 1\ntorch.cuda.set_per_process_memory_fraction(0.9)\n";
     assert!(refused(change(twice)).contains("several places"));
     let open = "import torch\ntorch.cuda.set_per_process_memory_fraction(*shares)\nx = 1\n";
-    assert!(refused(change(open)).contains("comes from elsewhere"));
+    assert!(refused(change(open)).contains("is not in this call"));
     assert_eq!(change("import torch\nx = 1\n"), Err(Refusal::NotHere));
 }

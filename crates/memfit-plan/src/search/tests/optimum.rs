@@ -151,7 +151,7 @@ fn a_habit_that_is_faster_than_recomputation_is_found() {
     assert!(chosen.candidate.pieces > 4, "{}", chosen.candidate.describe());
     assert!(
         milliseconds(&chosen.outcome) <= best * MAX_RATIO,
-        "{} beside {best}",
+        "{} instead of {best}",
         milliseconds(&chosen.outcome)
     );
     assert!(answer.evaluations < 30, "{} runs", answer.evaluations);
@@ -211,9 +211,9 @@ proptest! {
         // A candidate with fewer changes is chosen if it is almost as fast.
         prop_assert!(chosen.zip(fastest).is_none_or(|(chosen, fastest)| chosen <= fastest * MAX_SIMPLER_RATIO));
         let found = chosen.and(fastest);
-        prop_assert_eq!(found.is_some(), best.is_some(), "{:?} beside {:?}", found, best);
+        prop_assert_eq!(found.is_some(), best.is_some(), "{:?} instead of {:?}", found, best);
         if let (Some(found), Some(best)) = (found, best) {
-            prop_assert!(found <= best * MAX_RATIO, "{found} beside {best} in {} runs", answer.evaluations);
+            prop_assert!(found <= best * MAX_RATIO, "{found} instead of {best} in {} runs", answer.evaluations);
         }
     }
 }

@@ -27,7 +27,7 @@ def _mode(torch):
         return value
 
     class OnHost(torch.overrides.TorchFunctionMode):
-        """Replaces CUDA devices in the arguments of functions by the CPU."""
+        """Replaces CUDA devices in the arguments of functions with the CPU."""
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
