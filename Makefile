@@ -27,6 +27,7 @@
 #   make vscode-test  test the extension in code-server and Chromium; builds the editor from the package registry in minutes
 #   make dist     build and check the distribution in dist/: wheel, sdist, stand-alone command, conda recipe
 #   make arm64    build for ARM, and run scripts and the Rust tests under emulation; needs root; takes hours; ARM64=FOLDER is another folder
+#   make macos    compile and link the command for macOS, which runs nothing of it; takes root; MACOS=FOLDER keeps the system
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
 #   make release-rehearsal  install the result of `make dist` from a local index, and run it
 #   make dist-matrix  install and run it in fresh Debian systems, with several releases of torch and the Pythons in PYTHONS="FOLDER…"
@@ -53,7 +54,7 @@ SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycach
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
 .PHONY: help demo test test-rust test-python test-exhaustive test-newest check generated ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
-        dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
+        dist macos dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
 help:
@@ -206,6 +207,9 @@ $(VENV)-dist/stamp: requirements/dist.txt
 dist: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/build.py --out $(DIST)
 	$(DIST_BIN)/python scripts/dist/check.py $(DIST)
+
+macos: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/macos.py $(if $(MACOS),--folder $(MACOS))
 
 dist-again: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/again.py $(DIST)
