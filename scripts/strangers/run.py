@@ -127,8 +127,8 @@ def table(known: dict[str, Any]) -> str:
         "before a script has imported its libraries. What it found is mended and tested with made-up scripts; the three "
         "that were told wrongly were run again, and have an honest reason now. Round H was made like round F, with most "
         "of what its scripts ask for installed beforehand, in one environment, and with other heavy jobs on the two "
-        "cores; where a hint names options or a path, the first attempt goes on with it, once. Half of what was wrong "
-        "are hints at options that do not help. All that were told wrongly were run again.",
+        "cores; where a hint names options or a path, the first attempt goes on with it, once. Five of the eleven that "
+        "were wrong are hints at options that do not help. All eleven were run again.",
         "",
         "## What was mended",
         "",

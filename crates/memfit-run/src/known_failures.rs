@@ -32,6 +32,7 @@ pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Optio
         .or_else(|| downloads::problem(ran.given, exception))
         .or_else(|| not_installed(ran.interpreter, exception))
         .or_else(|| without_terminal(exception))
+        .or_else(|| without_answer(exception))
 }
 
 /// Message of the CUDA runtime about a kernel that was compiled only for other devices.
@@ -161,7 +162,7 @@ const TORCH_NAMES: &[&str] = &["N3c10", "N5torch", "N2at", "NK3c10", "NK5torch",
 /// A package whose compiled part expects another release of PyTorch.
 fn built_for_another(ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
     let (before, symbol) = exception.message.split_once(NO_SYMBOL)?;
-    let symbol = symbol.split_whitespace().next().unwrap_or_default();
+    let symbol = symbol.split_whitespace().next().unwrap_or_default().trim_end_matches(')');
     if !TORCH_NAMES.iter().any(|name| symbol.contains(name)) {
         return None;
     }
@@ -170,12 +171,12 @@ fn built_for_another(ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
         .find_map(|part| before.rsplit_once(part))
         .and_then(|(_, path)| path.split(['/', '.']).next());
     let package = installed.map_or_else(|| "a package".to_owned(), |package| format!("`{package}`"));
-    let torch = ran.torch.map_or_else(|| "this PyTorch".to_owned(), |torch| format!("PyTorch {torch}"));
+    let torch = ran.torch.map_or_else(|| "this one".to_owned(), |torch| format!("PyTorch {torch}"));
     let python = ran.interpreter.unwrap_or("python");
     Some(Problem {
         kind: "extension-not-built".to_owned(),
         message: format!(
-            "The compiled part of {package} was built for another release of PyTorch than {torch}, and cannot be loaded: undefined symbol {symbol}"
+            "The compiled part of {package} was built for another PyTorch than {torch}, and cannot be loaded: undefined symbol {symbol}"
         ),
         hint: Some(format!(
             "install the release of {package} that was made for {torch} (`{python} -m pip install …`), or build it here; if there is none, use the PyTorch that the script's requirements name, or take the import out where the script can do without it"
@@ -297,6 +298,27 @@ fn without_terminal(exception: &Exception) -> Option<Problem> {
 /// Maximum lines of the last frame at the end of a traceback: location, source, markers, error.
 const LINES_OF_FRAME: usize = 4;
 
+/// Python's message where `input()` finds no line.
+const NO_LINE: &str = "EOF when reading a line";
+
+fn without_answer(exception: &Exception) -> Option<Problem> {
+    if exception.r#type != "EOFError" || exception.message != NO_LINE {
+        return None;
+    }
+    let place =
+        traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+    Some(Problem {
+        kind: "exception".to_owned(),
+        message: format!(
+            "The script asks for an answer{place}, and its standard input had ended: EOFError: {NO_LINE}"
+        ),
+        hint: Some(
+            "give it the answers: memfit passes its own standard input on (`printf 'yes\\n' | memfit run …`)"
+                .to_owned(),
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -353,6 +375,8 @@ mod tests {
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
         let text = "CUDA error: invalid device ordinal\nGPU device may be out of range";
         check("torch.AcceleratorError", text, Some(("exception", "a GPU that this run does not have")));
+        check("EOFError", NO_LINE, Some(("exception", "standard input had ended")));
+        check("EOFError", "Ran out of input", None);
         let text = "[Errno 25] Inappropriate ioctl for device";
         check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
     }

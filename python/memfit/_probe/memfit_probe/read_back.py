@@ -29,7 +29,7 @@ MAX_FLIPS = 3
 # The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
 DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
 # Larger copies are not compared with what the device knows, and masks among them stay as they are.
-MAX_COPY_BYTES = 1 << 28
+MAX_COPY_BYTES = 1 << 26
 
 
 def arm(session):
