@@ -63,7 +63,9 @@ def test_a_failure_before_anything_was_changed_is_the_scripts_own(tmp_path):
     answer = failing(tmp_path, "raise KeyError('image')", "--format", "json")
     assert answer.report["problem"]["kind"] == "exception"
     message = answer.report["problem"]["message"]
-    assert re.fullmatch(r"The script itself failed at \S+:\d+ in <module>: KeyError: 'image'", message), message
+    assert re.fullmatch(r"The script itself failed at \S+:\d+ in <module>: KeyError: 'image'", message), (
+        message
+    )
 
 
 def test_the_error_of_a_process_comes_before_its_launchers(tmp_path):
