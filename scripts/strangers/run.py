@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H")
 FIRST = {"answer": "right", "reason": "an honest reason", "wrong": "wrong"}
 
 
@@ -125,7 +125,10 @@ def table(known: dict[str, Any]) -> str:
         "tested with made-up scripts; its scripts were not run again. Round G was made like round F, with fewer of the "
         "packages that its scripts ask for and twice the load: a time limit of 240 seconds, of which a minute can pass "
         "before a script has imported its libraries. What it found is mended and tested with made-up scripts; the three "
-        "that were told wrongly were run again, and have an honest reason now.",
+        "that were told wrongly were run again, and have an honest reason now. Round H was made like round F, with most "
+        "of what its scripts ask for installed beforehand, in one environment, and with other heavy jobs on the two "
+        "cores; where a hint names options or a path, the first attempt goes on with it, once. Five of the eleven that "
+        "were wrong are hints at options that do not help. All eleven were run again.",
         "",
         "## What was mended",
         "",

@@ -62,7 +62,10 @@ def test_a_failure_after_an_assumed_value_is_not_the_scripts_own(tmp_path):
 def test_a_failure_before_anything_was_changed_is_the_scripts_own(tmp_path):
     answer = failing(tmp_path, "raise KeyError('image')", "--format", "json")
     assert answer.report["problem"]["kind"] == "exception"
-    assert answer.report["problem"]["message"] == "The script itself failed: KeyError: 'image'"
+    message = answer.report["problem"]["message"]
+    assert re.fullmatch(r"The script itself failed at \S+:\d+ in <module>: KeyError: 'image'", message), (
+        message
+    )
 
 
 def test_the_error_of_a_process_comes_before_its_launchers(tmp_path):
@@ -95,7 +98,7 @@ def test_an_error_is_told_with_the_one_that_it_was_raised_from(tmp_path):
     """
     problem = failing(tmp_path, code, "--format", "json").report["problem"]
     said = "Could not import 'Model'. (raised from ValueError: compiled for another release)"
-    assert problem["message"] == f"The script itself failed: ImportError: {said}"
+    assert problem["message"].endswith(f" in <module>: ImportError: {said}"), problem
 
 
 STEPS = """

@@ -302,8 +302,9 @@ def test_an_error_in_a_loader_worker_is_reported_with_its_own_traceback(tmp_path
     answer = on_device(
         IN_A_WORKER.replace("import no_such_package", "raise ValueError('too short')"), tmp_path
     )
-    said = "The script itself failed: ValueError: too short (in DataLoader worker process 0)"
-    assert answer.report["problem"]["message"] == said
+    message = answer.report["problem"]["message"]
+    assert message.startswith("The script itself failed at "), message
+    assert message.endswith(": ValueError: too short (in DataLoader worker process 0)"), message
 
 
 CHECKED = """

@@ -67,6 +67,63 @@ def test_a_subclass_of_a_known_data_set_gets_made_up_samples(tmp_path: Path) -> 
     assert answer.said == {"indexed": [[3, 32, 32], 7, 7], "grouped": [[28, 28], 3]}, answer.output
 
 
+OWN_CONSTRUCTORS = """
+    import torchvision
+
+    class Copied(torchvision.datasets.CIFAR10):
+        # As it was in an older torchvision, which kept other attributes.
+        def __init__(self, root, transform=None, download=True):
+            self.root, self.transform = root, transform
+            if download:
+                self.download()
+            if not self._check_integrity():
+                raise RuntimeError("Dataset not found or corrupted. You can use download=True to download it")
+            self.data, self.labels = [], []
+
+        def __getitem__(self, index):
+            return self.transform(self.data[index]), self.labels[index]
+
+        def __len__(self):
+            return len(self.labels)
+
+    class Broken(torchvision.datasets.CIFAR10):
+        def __init__(self):
+            raise RuntimeError("a mistake of its own")
+
+    root = os.path.join(os.path.dirname(__file__), "nowhere")
+    images, labels = next(iter(torch.utils.data.DataLoader(
+        Copied(root, torchvision.transforms.ToTensor(), DOWNLOAD), batch_size=12
+    )))
+    try:
+        Broken()
+    except RuntimeError as error:
+        broken = str(error)
+    answer(images=list(images.shape), labels=labels.tolist()[-3:], broken=broken)
+"""
+
+
+@pytest.mark.parametrize("download", ["True", "False"])
+def test_a_subclass_with_a_constructor_of_its_own_gets_made_up_samples(download: str, tmp_path: Path) -> None:
+    answer = with_data(OWN_CONSTRUCTORS.replace("DOWNLOAD", download), tmp_path)
+    expected = {"images": [12, 3, 32, 32], "labels": [9, 0, 1], "broken": "a mistake of its own"}
+    assert answer.said == expected, answer.output
+
+
+OWN_DATASETS = """
+    import datasets
+    made = datasets.load_dataset("mnist", "../data", normal=3)
+    answer(made=made)
+"""
+
+
+def test_a_load_dataset_of_the_scripts_own_is_called_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "datasets.py").write_text(
+        "def load_dataset(name, path, normal):\n    return [name, path, normal]\n"
+    )
+    answer = with_data(OWN_DATASETS, tmp_path)
+    assert answer.said == {"made": ["mnist", "../data", 3]}, answer.output
+
+
 STATISTICS = """
     import torchvision
     from torchvision.transforms import ToTensor
@@ -91,6 +148,9 @@ def test_scripts_may_divide_by_the_standard_deviation_of_made_up_images(tmp_path
         ("images = made.targets[0]", "exception-after-change"),
         ("images = made.no_such_attribute", "exception-after-change"),
         ("images = next(iter(torch.utils.data.DataLoader(made)))", "exception-after-change"),
+        ("made[0][0].sum().data[0]", "exception"),
+        ("made[0]; open('statistics.npz')", "exception"),
+        ("made[0]; open('class 3.txt')", "exception-after-change"),
     ],
 )
 def test_a_made_up_data_set_is_blamed_only_if_something_of_it_was_read(
@@ -106,6 +166,20 @@ def test_a_made_up_data_set_is_blamed_only_if_something_of_it_was_read(
     assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
 
 
+def test_what_makes_up_a_missing_file_is_told(tmp_path: Path) -> None:
+    data = with_data(
+        """
+        import torchvision
+        torchvision.datasets.CIFAR10("/nowhere", download=False)
+        """,
+        tmp_path,
+        "--steps=3",
+    )
+    assert "`--synthetic-data`" in data.report["problem"]["hint"], data.report["problem"]
+    weights = with_data("torch.load('models/vgg.pth')", tmp_path, "--steps=3")
+    assert "`--synthetic-weights`" in weights.report["problem"]["hint"], weights.report["problem"]
+
+
 @pytest.mark.parametrize(
     ("missing", "kind"), [("labels.csv", "exception"), ("vgg.pth", "exception-after-change")]
 )
@@ -118,3 +192,21 @@ def test_missing_weights_are_not_blamed_for_another_missing_file(
     """
     answer = with_data(code, tmp_path, "--synthetic-weights")
     assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
+
+
+IN_A_WORKER = """
+    class Items(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            raise ValueError("too short")
+
+    weights = torch.load("models/vgg.pth")
+    next(iter(torch.utils.data.DataLoader(Items(), num_workers=1)))
+"""
+
+
+def test_missing_weights_are_not_blamed_for_what_fails_in_a_loader_worker(tmp_path: Path) -> None:
+    answer = with_data(IN_A_WORKER, tmp_path, "--synthetic-weights")
+    assert answer.report["problem"]["kind"] == "exception", answer.report["problem"]

@@ -9,6 +9,7 @@ use memfit_report::wire::Exception;
 use memfit_vocabulary::Remark;
 
 use crate::facts::{Facts, may_affect_memory};
+use crate::older;
 use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
 use crate::traceback::{handled, raising_source, summary, user_line};
@@ -36,6 +37,10 @@ const CHANGES: &[Remark] = &[
 /// Sentence that says whether memfit may have caused a failure.
 pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) -> (String, bool) {
     let said = Some(summary(&exception.message)).filter(|said| !said.is_empty());
+    let place = user_line(&exception.traceback);
+    // The source of a line is told with its own place.
+    let at =
+        place.as_ref().filter(|_| said.is_some()).map(|place| format!(" at {place}")).unwrap_or_default();
     let failed = match (said, raising_source(&exception.traceback)) {
         (Some(said), _) => format!("{}: {said}", exception.r#type),
         (None, Some((place, source))) => format!("{} at `{source}` ({place})", exception.r#type),
@@ -48,11 +53,12 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
     if let Some(lacks) = exception.message.strip_prefix(MESSAGE_PREFIX) {
         return (format!("the script needs something that memfit does not provide: {lacks}"), true);
     }
-    let changes = if facts.cause.program { Vec::new() } else { changes(request, facts, exception) };
+    let certain = facts.cause.program || older::is_certain(exception);
+    let changes = if certain { Vec::new() } else { changes(request, facts, exception) };
     if changes.is_empty() {
-        return (format!("The script itself failed: {failed}"), false);
+        return (format!("The script itself failed{at}: {failed}"), false);
     }
-    let place = user_line(&exception.traceback).map(|place| format!(", at {place}")).unwrap_or_default();
+    let place = place.map(|place| format!(", at {place}")).unwrap_or_default();
     let listed_changes = changes.iter().take(MAX_CHANGES).map(String::as_str).collect::<Vec<_>>().join("; ");
     let more = match changes.len().saturating_sub(MAX_CHANGES) {
         0 => String::new(),
@@ -104,7 +110,13 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
                 may_be_overlaid(facts, &exception.message)
             }
             Remark::FilesKept => false,
+            // Of what is made up, only the name of a class may be part of a path.
+            Remark::SyntheticData if is_file_error(exception) => {
+                facts.cause.sampled && exception.message.contains(MADE_UP_CLASS)
+            }
             Remark::SyntheticData => facts.cause.sampled,
+            // A worker loads data, without the model.
+            Remark::SyntheticWeights if exception.message.contains(IN_WORKER) => false,
             Remark::SyntheticWeights if is_file_error(exception) => {
                 names_file(&note.text(), &exception.message)
             }
@@ -114,6 +126,12 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     changes.extend(facts.notes.iter().chain(&facts.tally.notes).filter(changed).map(Note::text));
     changes
 }
+
+/// Part of the message of an exception that a loader's worker raised.
+const IN_WORKER: &str = "(in DataLoader worker process";
+
+/// Beginning of the names of classes in a made-up data set.
+const MADE_UP_CLASS: &str = "class ";
 
 /// Exceptions of file operations. A script finds its own files where it wrote them, so the overlay can cause
 /// no other exceptions.

@@ -572,7 +572,9 @@ fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
         .iter()
         .filter_map(|(pid, speaker)| {
             let (exception, oom) = speaker.exception.as_ref().filter(|_| !harmless(speaker))?;
-            (!oom).then_some(((is_launcher(*pid), speaker.rank.is_none()), (exception, speaker.cause)))
+            // The first one is the reason of others; a later process may have a smaller id.
+            let order = (is_launcher(*pid), speaker.rank.is_none(), speaker.failed);
+            (!oom).then_some((order, (exception, speaker.cause)))
         })
         .min_by_key(|(order, _)| *order)
         .map(|(_, uncaught)| uncaught)
@@ -584,12 +586,4 @@ pub(crate) fn may_affect_memory(call: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_that_hold_no_memory_raise_no_doubt() {
-        assert!(!may_affect_memory("nvmlDeviceGetFanSpeed") && !may_affect_memory("cuptiActivityEnable"));
-        assert!(may_affect_memory("cudaGraphicsMapResources") && may_affect_memory("cuMemCreate"));
-    }
-}
+mod tests;

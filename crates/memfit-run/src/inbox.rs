@@ -61,6 +61,8 @@ pub(crate) struct Speaker {
     pub(crate) notes: Vec<Note>,
     /// The uncaught exception, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
+    /// Number of messages of all processes before the exception.
+    pub(crate) failed: u64,
     /// Possible causes of the exception.
     pub(crate) cause: Cause,
     /// Levers that could not be applied, with reasons.
@@ -169,7 +171,11 @@ impl Inbox {
                 match serde_json::from_slice(line) {
                     Ok(message) => {
                         self.count += 1;
-                        self.processes.entry(pid).or_default().receive(message);
+                        let speaker = self.processes.entry(pid).or_default();
+                        if matches!(message, Message::Exception { .. }) {
+                            speaker.failed = self.count;
+                        }
+                        speaker.receive(message);
                     }
                     Err(_) => self.garbled += 1,
                 }

@@ -1,10 +1,11 @@
 //! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
-//! extension that was never built, a download from an unreachable host, a module that is not installed, a
+//! extension that was never built, a module that is not installed, a
 //! missing terminal.
 
 use memfit_report::wire::{Exception, Problem};
 
-use crate::{Card, blame, hub, output, own_modules, traceback};
+use crate::downloads::Given;
+use crate::{Card, blame, downloads, hub, own_modules, traceback};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,8 +14,8 @@ pub(crate) struct Ran<'a> {
     pub(crate) torch: Option<&'a str>,
     /// Path of the interpreter.
     pub(crate) interpreter: Option<&'a str>,
-    /// `--synthetic-data` and `--synthetic-weights` were given.
-    pub(crate) synthetic: [bool; 2],
+    /// What memfit was asked to replace.
+    pub(crate) given: Given,
 }
 
 /// Problem behind an exception; `None` if its reason is unknown.
@@ -26,10 +27,12 @@ pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Optio
     without_kernels(card, ran.torch, exception)
         .or_else(|| without_device(card, exception))
         .or_else(|| unbuilt(exception))
+        .or_else(|| built_for_another(ran, exception))
         .or_else(|| hub::problem(exception))
-        .or_else(|| unreached(ran.synthetic, exception))
+        .or_else(|| downloads::problem(ran.given, exception))
         .or_else(|| not_installed(ran.interpreter, exception))
         .or_else(|| without_terminal(exception))
+        .or_else(|| without_answer(exception))
 }
 
 /// Message of the CUDA runtime about a kernel that was compiled only for other devices.
@@ -71,8 +74,13 @@ fn kernels_hint(processor: &str) -> String {
 }
 
 /// PyTorch's messages about a GPU whose number is too high.
-const NO_DEVICE: &[&str] =
-    &["invalid device ordinal", "Attempting to deserialize object on CUDA device", "Invalid device id"];
+const NO_DEVICE: &[&str] = &[
+    "invalid device ordinal",
+    "Attempting to deserialize object on CUDA device",
+    "Invalid device id",
+    // Lightning.
+    "You requested gpu: [",
+];
 
 fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
     if !NO_DEVICE.iter().any(|text| exception.message.contains(text)) {
@@ -115,6 +123,7 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
         let last = module.rsplit('.').next().unwrap_or_default();
         COMPILED_SUFFIXES.iter().any(|ending| last.ends_with(ending))
     });
+    let compiled = compiled.or_else(|| module.filter(|module| is_part_of_importer(module, exception)));
     let cannot_build = CANNOT_BUILD.iter().any(|text| exception.message.contains(text));
     let message = match compiled {
         Some(module) => {
@@ -133,38 +142,46 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
     })
 }
 
-fn unreached(synthetic: [bool; 2], exception: &Exception) -> Option<Problem> {
-    let said = traceback::summary(&exception.message);
-    if !output::UNREACHED.iter().any(|text| exception.message.contains(text)) {
-        return None;
-    }
-    let place =
-        traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
-    Some(Problem {
-        kind: "no-network".to_owned(),
-        message: format!(
-            "The script downloads something{place}, and this machine cannot reach it: {}: {said}",
-            exception.r#type
-        ),
-        hint: Some(download_hint(synthetic)),
-    })
+/// Returns `true` if an installed package failed to import a module whose name begins with its own: the
+/// compiled part that building it would have added.
+fn is_part_of_importer(module: &str, exception: &Exception) -> bool {
+    let file = traceback::raising_file(&exception.traceback).unwrap_or_default();
+    let importer = INSTALLED.iter().find_map(|part| file.rsplit_once(part)).map_or("", |(_, path)| path);
+    let package = importer.split('/').next().unwrap_or_default();
+    !package.is_empty() && module.strip_prefix(package).is_some_and(|rest| rest.starts_with('_'))
 }
 
-/// Remedies for a download, without the options that were given: they do not replace this one.
-fn download_hint([data, weights]: [bool; 2]) -> String {
-    let options = [
-        (data, "`--synthetic-data` replaces data sets"),
-        (weights, "`--synthetic-weights` replaces trained weights"),
-    ];
-    let others: Vec<_> = options.iter().filter(|(given, _)| !given).map(|(_, text)| *text).collect();
-    let first = match (data, weights) {
-        (false, false) => "",
-        (true, false) => " (`--synthetic-data`, as given, does not replace this)",
-        (false, true) => " (`--synthetic-weights` does not replace this)",
-        (true, true) => " (`--synthetic-data` and `--synthetic-weights` do not replace this)",
-    };
-    let then = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
-    format!("put the files where the script looks first{first}{then}")
+/// Parts of the paths of installed packages.
+const INSTALLED: &[&str] = &["/site-packages/", "/dist-packages/"];
+
+/// The dynamic linker's words about a name that a library expects of another.
+const NO_SYMBOL: &str = "undefined symbol: ";
+/// Parts of the mangled names of PyTorch's own functions.
+const TORCH_NAMES: &[&str] = &["N3c10", "N5torch", "N2at", "NK3c10", "NK5torch", "NK2at"];
+
+/// A package whose compiled part expects another release of PyTorch.
+fn built_for_another(ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
+    let (before, symbol) = exception.message.split_once(NO_SYMBOL)?;
+    let symbol = symbol.split_whitespace().next().unwrap_or_default().trim_end_matches(')');
+    if !TORCH_NAMES.iter().any(|name| symbol.contains(name)) {
+        return None;
+    }
+    let installed = INSTALLED
+        .iter()
+        .find_map(|part| before.rsplit_once(part))
+        .and_then(|(_, path)| path.split(['/', '.']).next());
+    let package = installed.map_or_else(|| "a package".to_owned(), |package| format!("`{package}`"));
+    let torch = ran.torch.map_or_else(|| "this one".to_owned(), |torch| format!("PyTorch {torch}"));
+    let python = ran.interpreter.unwrap_or("python");
+    Some(Problem {
+        kind: "extension-not-built".to_owned(),
+        message: format!(
+            "The compiled part of {package} was built for another PyTorch than {torch}, and cannot be loaded: undefined symbol {symbol}"
+        ),
+        hint: Some(format!(
+            "install the release of {package} that was made for {torch} (`{python} -m pip install …`), or build it here; if there is none, use the PyTorch that the script's requirements name, or take the import out where the script can do without it"
+        )),
+    })
 }
 
 /// Beginning of Python's message about a module that does not exist.
@@ -212,6 +229,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("dateutil", "python-dateutil"),
     ("dotenv", "python-dotenv"),
     ("faiss", "faiss-cpu"),
+    ("flash_attn", "flash-attn --no-build-isolation"),
     ("git", "GitPython"),
     ("hydra", "hydra-core"),
     ("igraph", "python-igraph"),
@@ -280,6 +298,27 @@ fn without_terminal(exception: &Exception) -> Option<Problem> {
 /// Maximum lines of the last frame at the end of a traceback: location, source, markers, error.
 const LINES_OF_FRAME: usize = 4;
 
+/// Python's message where `input()` finds no line.
+const NO_LINE: &str = "EOF when reading a line";
+
+fn without_answer(exception: &Exception) -> Option<Problem> {
+    if exception.r#type != "EOFError" || exception.message != NO_LINE {
+        return None;
+    }
+    let place =
+        traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+    Some(Problem {
+        kind: "exception".to_owned(),
+        message: format!(
+            "The script asks for an answer{place}, and its standard input had ended: EOFError: {NO_LINE}"
+        ),
+        hint: Some(
+            "give it the answers: memfit passes its own standard input on (`printf 'yes\\n' | memfit run …`)"
+                .to_owned(),
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -336,6 +375,8 @@ mod tests {
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
         let text = "CUDA error: invalid device ordinal\nGPU device may be out of range";
         check("torch.AcceleratorError", text, Some(("exception", "a GPU that this run does not have")));
+        check("EOFError", NO_LINE, Some(("exception", "standard input had ended")));
+        check("EOFError", "Ran out of input", None);
         let text = "[Errno 25] Inappropriate ioctl for device";
         check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
     }
@@ -357,13 +398,35 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_was_given_is_no_remedy_for_a_download() {
-        assert!(download_hint([false, false]).contains("`--synthetic-data` replaces data sets"));
-        let hint = download_hint([true, false]);
-        assert!(hint.contains("`--synthetic-data`, as given, does not replace this"), "{hint}");
-        assert!(!hint.contains("replaces data sets"), "{hint}");
-        assert!(hint.ends_with("`--synthetic-weights` replaces trained weights"), "{hint}");
-        assert!(!download_hint([true, true]).contains("replaces"));
+    fn the_compiled_part_of_an_installed_package_is_to_be_built() {
+        let kind = |module: &str, file: &str| {
+            let exception = Exception {
+                r#type: "ModuleNotFoundError".to_owned(),
+                message: format!("No module named '{module}'"),
+                traceback: format!("  File \"{file}\", line 4, in <module>\n    import {module}\n"),
+            };
+            unbuilt(&exception).map(|problem| problem.kind)
+        };
+        let package = "/v/lib/python3.11/site-packages/adam_atan2/adam_atan2.py";
+        assert_eq!(kind("adam_atan2_backend", package).as_deref(), Some("extension-not-built"));
+        assert_eq!(kind("einops", package), None);
+        assert_eq!(kind("adam_atan2_backend", "/me/adam_atan2/train.py"), None);
+    }
+
+    #[test]
+    fn a_package_for_another_pytorch_is_named() {
+        let library = "/v/lib/python3.11/site-packages/torchtext/lib/libtorchtext.so";
+        let told = |symbol: &str| {
+            let message = format!(
+                "Could not load this library: {library} (raised from OSError: {library}: undefined symbol: {symbol})"
+            );
+            let exception = Exception { r#type: "OSError".to_owned(), message, traceback: String::new() };
+            let ran = Ran { torch: Some("2.15.0"), ..Ran::default() };
+            built_for_another(ran, &exception).map(|problem| problem.message)
+        };
+        let found = told("_ZN5torch6detail10class_baseC2ERKSsS3_").unwrap();
+        assert!(found.contains("`torchtext`") && found.contains("PyTorch 2.15.0"), "{found}");
+        assert_eq!(told("_ZN6google8protobuf"), None);
     }
 
     #[test]

@@ -10,10 +10,12 @@
 //! collects the outcome; `verdict` judges it; `remedies` tries changes that would have helped;
 //! [`report`](fn@report) converts everything to the wire type.
 
+mod absent;
 mod blame;
 mod branches;
 mod checkout;
 mod console;
+mod downloads;
 mod elsewhere;
 pub mod environment;
 mod error;

@@ -8,17 +8,31 @@ use crate::traceback;
 const GONE_FROM_NUMPY: &[(&str, &str)] = &[
     ("was removed in the NumPy 2.0 release", "2"),
     ("was a deprecated alias for the builtin", "1.24"),
+    ("The requested array has an inhomogeneous shape", "1.24"),
     ("module 'numpy' has no attribute 'alltrue'", "2"),
     ("module 'numpy' has no attribute 'cumproduct'", "2"),
     ("module 'numpy' has no attribute 'product'", "2"),
     ("module 'numpy' has no attribute 'sometrue'", "2"),
 ];
 
+/// pandas's messages about names that it no longer has, and the releases that have them.
+const GONE_FROM_PANDAS: &[(&str, &str)] = &[
+    ("'DatetimeIndex' object has no attribute 'week'", "2"),
+    ("'DatetimeIndex' object has no attribute 'weekofyear'", "2"),
+    ("'DatetimeProperties' object has no attribute 'week'", "2"),
+    ("'DataFrame' object has no attribute 'append'", "2"),
+    ("'Series' object has no attribute 'append'", "2"),
+    ("'DataFrame' object has no attribute 'iteritems'", "2"),
+    ("'Series' object has no attribute 'iteritems'", "2"),
+    ("'DataFrame' object has no attribute 'ix'", "1"),
+    ("'DataFrame' object has no attribute 'as_matrix'", "1"),
+];
+
 /// PyTorch's messages about what it no longer takes, and what takes its place. A new script may have made the
 /// same mistake, so its age is not guessed.
 const GONE_FROM_TORCH: &[(&str, &str)] = &[
     ("DataLoaderIter' object has no attribute 'next'", "`next(iterator)` replaces `iterator.next()`"),
-    ("invalid index of a 0-dim tensor", "`loss.item()` replaces `loss.data[0]`"),
+    (ZERO_DIM, "`loss.item()` replaces `loss.data[0]`"),
     ("iteration over a 0-d tensor", "a scalar has no elements: `tensor.item()` reads it"),
     ("only supports boolean masks", "`mask.bool()` converts a mask of bytes to booleans"),
     ("Subtraction, the `-` operator, with a bool tensor is not supported", "`~mask` replaces `1 - mask`"),
@@ -45,6 +59,22 @@ const GONE_FROM_PYTHON: &[(&str, &str, &str)] = &[
     ("invalid syntax", "async=", "3.6"),
 ];
 
+/// Messages that made-up values may cause as well: a sample or a label of another shape.
+const OF_VALUES_TOO: &[&str] = &["iteration over a 0-d tensor", ZERO_DIM];
+const ZERO_DIM: &str = "invalid index of a 0-dim tensor";
+/// How the scripts of that time read a loss.
+const READS_LOSS: &str = ".data[0]";
+
+/// Returns `true` for an error that another value could not have prevented: PyTorch no longer takes what the
+/// line has.
+pub(crate) fn is_certain(exception: &Exception) -> bool {
+    let said = |text: &str| exception.message.contains(text);
+    let listed = GONE_FROM_TORCH.iter().any(|(text, _)| said(text) && !OF_VALUES_TOO.contains(text));
+    let reads_loss = said(ZERO_DIM)
+        && traceback::user_source(&exception.traceback).is_some_and(|source| source.contains(READS_LOSS));
+    listed || reads_loss
+}
+
 /// Remedy for a script that was written for an older release of its libraries or of Python.
 pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<String> {
     let message = &exception.message;
@@ -57,11 +87,14 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
             "the script was written for Python {release} or older, and neither it nor the PyTorch of its time runs on this one: look for a later version of it, or fix that line"
         ));
     }
-    if let Some((_, release)) = GONE_FROM_NUMPY.iter().find(|(text, _)| message.contains(text)) {
-        let python = interpreter.unwrap_or("python");
-        return Some(format!(
-            "the script, or a package that it imports, was written for an older NumPy: `{python} -m pip install 'numpy<{release}'`"
-        ));
+    for (name, package, gone) in [("NumPy", "numpy", GONE_FROM_NUMPY), ("pandas", "pandas", GONE_FROM_PANDAS)]
+    {
+        if let Some((_, release)) = gone.iter().find(|(text, _)| message.contains(text)) {
+            let python = interpreter.unwrap_or("python");
+            return Some(format!(
+                "the script, or a package that it imports, was written for an older {name}: `{python} -m pip install '{package}<{release}'`"
+            ));
+        }
     }
     if let Some(found) = gone_from_package(message) {
         return Some(found);
@@ -69,6 +102,13 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
     let first = traceback::handled(&exception.traceback).unwrap_or_default();
     let (_, now) = GONE_FROM_TORCH.iter().find(|(text, _)| message.contains(text) || first.contains(text))?;
     Some(format!("in today's PyTorch, {now}"))
+}
+
+/// Remedy for a usage error of a script's parser.
+pub(crate) fn hint_of_usage(line: &str) -> Option<&'static str> {
+    line.contains("unrecognized arguments: --local-rank").then_some(
+        "`torch.distributed.launch` passes `--local-rank` since PyTorch 2, and passed `--local_rank` before: let the script's parser take both (`add_argument(\"--local_rank\", \"--local-rank\", type=int)`)",
+    )
 }
 
 /// Remedy for a name that an installed package does not have: `cannot import name 'a' from 'b' (/path)`.
@@ -102,11 +142,16 @@ mod tests {
         let hint = |message: &str| found("AttributeError", message, "");
         let removed = hint("`np.Inf` was removed in the NumPy 2.0 release. Use `np.inf` instead.").unwrap();
         assert!(removed.contains("`/v/bin/python -m pip install 'numpy<2'`"), "{removed}");
+        let ragged =
+            "setting an array element with a sequence. The requested array has an inhomogeneous shape";
+        assert!(hint(ragged).unwrap().contains("'numpy<1.24'"));
         let alias =
             "module 'numpy' has no attribute 'int'.\n`np.int` was a deprecated alias for the builtin `int`.";
         assert!(hint(alias).unwrap().contains("'numpy<1.24'"));
         assert!(hint("module 'numpy' has no attribute 'cumproduct'").unwrap().contains("'numpy<2'"));
         assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
+        let week = hint("'DatetimeIndex' object has no attribute 'weekofyear'").unwrap();
+        assert!(week.contains("`/v/bin/python -m pip install 'pandas<2'`"), "{week}");
     }
 
     #[test]
@@ -128,6 +173,27 @@ mod tests {
         let verbose = "() got an unexpected keyword argument 'verbose'";
         assert!(found("TypeError", &format!("StepLR.__init__{verbose}"), "").is_some());
         assert_eq!(found("TypeError", &format!("main{verbose}"), ""), None, "a function of the script's own");
+    }
+
+    #[test]
+    fn the_launchers_newer_option_is_told() {
+        let line = "train.py: error: unrecognized arguments: --local-rank=3";
+        assert!(hint_of_usage(line).unwrap().contains("`--local_rank`"));
+        assert_eq!(hint_of_usage("train.py: error: unrecognized arguments: --epoch"), None);
+    }
+
+    #[test]
+    fn no_value_could_have_prevented_what_pytorch_no_longer_takes() {
+        let certain = |kind: &str, message: &str, source: &str| {
+            let traceback = format!("  File \"/me/train.py\", line 3, in train\n    {source}\n");
+            is_certain(&Exception { r#type: kind.to_owned(), message: message.to_owned(), traceback })
+        };
+        let scalar = "invalid index of a 0-dim tensor. Use `tensor.item()` in Python";
+        assert!(certain("IndexError", scalar, "print(loss.data[0])"));
+        assert!(!certain("IndexError", scalar, "label = labels[0]"), "a made-up label may have no dimension");
+        assert!(certain("RuntimeError", "masked_fill only supports boolean masks", "x.masked_fill(mask, 0)"));
+        assert!(!certain("TypeError", "iteration over a 0-d tensor", "for label in labels:"));
+        assert!(!certain("ValueError", "sizes differ", "x + y"));
     }
 
     #[test]

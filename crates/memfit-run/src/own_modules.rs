@@ -22,7 +22,7 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
     let file = traceback::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
     let folders = project(file);
     let root = module.split('.').next().unwrap_or(module);
-    if let Some((folder, path)) = folders.iter().find_map(|folder| empty_submodule(folder, root)) {
+    if let Some((folder, path)) = folders.iter().find_map(|folder| empty_submodule(folder, module)) {
         return Some(format!(
             "the folder `{path}` is a git submodule of the script's project, and empty: `git -C {} submodule update --init --recursive` fills it",
             folder.display()
@@ -55,13 +55,16 @@ fn project(file: &Path) -> Vec<PathBuf> {
     above
 }
 
-/// The folder and the path in it of an empty submodule with a name.
-fn empty_submodule(folder: &Path, name: &str) -> Option<(PathBuf, String)> {
+/// The folder and the path in it of an empty submodule with the name of a module or of a package above it.
+fn empty_submodule(folder: &Path, module: &str) -> Option<(PathBuf, String)> {
     let listed = fs::read_to_string(folder.join(".gitmodules")).ok()?;
     let mut paths = listed
         .lines()
         .filter_map(|line| Some(line.trim().strip_prefix("path")?.trim().strip_prefix('=')?.trim()));
-    let path = paths.find(|path| path.split('/').next_back() == Some(name))?;
+    let path = paths.find(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        module.split('.').any(|part| part == name)
+    })?;
     let is_empty = fs::read_dir(folder.join(path)).map_or(true, |mut entries| entries.next().is_none());
     is_empty.then(|| (folder.to_owned(), path.to_owned()))
 }
@@ -131,6 +134,10 @@ mod tests {
                 "{said}"
             );
         }
+        assert!(
+            said("third.tacotron2.layers").unwrap().contains("`third/tacotron2`"),
+            "below another package"
+        );
         assert_eq!(said("einops"), None);
         fs::write(top.join("third/tacotron2/layers.py"), "").unwrap();
         assert_eq!(said("tacotron2.text"), None);

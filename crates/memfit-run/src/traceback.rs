@@ -1,6 +1,7 @@
 //! Reads Python's tracebacks: the user's line, and the error that others were raised from.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use memfit_report::wire::Exception;
 
@@ -17,13 +18,25 @@ pub(crate) fn user_file(traceback: &str) -> Option<&str> {
     user_frames(traceback).next_back().map(|(file, _)| file)
 }
 
+/// Files of the frames below the innermost line of the user's code.
+pub(crate) fn below_user(traceback: &str) -> impl Iterator<Item = &str> {
+    traceback.lines().rev().filter_map(frame).map(|(file, _)| file).take_while(|file| !is_user_file(file))
+}
+
+/// Folders of the user's files in a traceback.
+pub(crate) fn user_folders(traceback: &str) -> impl Iterator<Item = &Path> {
+    user_frames(traceback).filter_map(|(file, _)| Path::new(file).parent())
+}
+
 fn user_frames(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, String)> {
     traceback.lines().filter_map(frame).filter(|(file, _)| is_user_file(file))
 }
 
 fn is_user_file(file: &str) -> bool {
     let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
-    !library && !file.starts_with('<')
+    // Cython names its sources by their paths in the library's own repository.
+    let compiled = !file.starts_with('/') && [".pyx", ".pxd", ".pxi"].iter().any(|end| file.ends_with(end));
+    !library && !compiled && !file.starts_with('<')
 }
 
 /// File, and place as `train.py:12 in main`, of a frame's line in a traceback.
@@ -33,6 +46,19 @@ fn frame(line: &str) -> Option<(&str, String)> {
     let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
     let (number, function) = rest.split_once(", in ").unwrap_or((rest, "<module>"));
     Some((file, format!("{file}:{number} in {function}")))
+}
+
+/// Source of the innermost line of the user's code.
+pub(crate) fn user_source(traceback: &str) -> Option<&str> {
+    let lines: Vec<_> = traceback.lines().collect();
+    let is_users = |line: &&str| frame(line).is_some_and(|(file, _)| is_user_file(file));
+    let last = lines.iter().rposition(is_users)?;
+    lines.get(last + 1).map(|line| line.trim())
+}
+
+/// File of the line that raised, the user's or a library's.
+pub(crate) fn raising_file(traceback: &str) -> Option<&str> {
+    traceback.lines().rev().find_map(frame).map(|(file, _)| file)
 }
 
 /// Place and source of the line that raised.
@@ -116,12 +142,18 @@ pub(crate) fn summary(message: &str) -> String {
     let mut lines = message.lines().skip_while(|line| line.trim().is_empty());
     let mut told = lines.next().unwrap_or_default().trim().to_owned();
     for line in lines.take(MAX_LINES - 1) {
-        let is_over = told.ends_with(['.', '!', '?']) || told.len() + line.len() > MAX_LENGTH;
+        let is_over = told.ends_with(['.', '!', '?']) || told.len() > MAX_LENGTH;
         if is_over || !line.starts_with(|first: char| first.is_lowercase() || first.is_whitespace()) {
             break;
         }
         told.push(' ');
         told.push_str(line.trim());
+        if told.len() > MAX_LENGTH {
+            let end = (0..=MAX_LENGTH).rev().find(|end| told.is_char_boundary(*end)).unwrap_or_default();
+            told.truncate(end);
+            told.push('…');
+            break;
+        }
     }
     told
 }
@@ -174,6 +206,12 @@ mod tests {
         let within =
             format!("{traceback}\n  File \"/tmp/memfit-X/probe/memfit_probe/data.py\", line 3, in image");
         assert_eq!(user_line(&within).as_deref(), Some("/home/me/train.py:7 in main"));
+    }
+
+    #[test]
+    fn a_librarys_compiled_source_is_not_the_users() {
+        let traceback = "  File \"/me/data.py\", line 3, in get\n    choice(a)\n  File \"numpy/random/mtrand.pyx\", line 961, in numpy.random.mtrand.RandomState.choice\n";
+        assert_eq!(user_line(traceback).as_deref(), Some("/me/data.py:3 in get"));
     }
 
     #[test]
@@ -231,7 +269,8 @@ mod tests {
         assert_eq!(summary("\nCUDA error: no kernel\nCUDA errors may"), "CUDA error: no kernel");
         let keys = "Error(s) in loading state_dict for Net:\n\tMissing key(s): \"a\".";
         assert_eq!(summary(keys), keys.replace("\n\t", " "));
-        assert_eq!(summary(&format!("a:\n {}", "x".repeat(MAX_LENGTH))), "a:");
+        let long = summary(&format!("a:\n {}\n y", "x".repeat(MAX_LENGTH)));
+        assert!(long.starts_with("a: xx") && long.ends_with("x…"), "{long}");
         assert_eq!(summary(""), "");
     }
 

@@ -32,7 +32,9 @@ use memfit_report::remarks::Stake;
 use memfit_report::text::size;
 use memfit_report::wire::{Problem, Verdict};
 
+use crate::absent;
 use crate::blame;
+use crate::downloads::Given;
 use crate::facts::{Facts, LAUNCHERS, OomFacts, may_affect_memory};
 use crate::known_failures::{self, Ran};
 use crate::numbers::Numbers;
@@ -181,7 +183,11 @@ pub(crate) fn judge_run(
     let ran = Ran {
         torch: facts.torch.as_deref(),
         interpreter: facts.interpreter.as_deref(),
-        synthetic: [request.synthetic.data.is_some(), request.synthetic.weights],
+        given: Given {
+            data: request.synthetic.data.is_some(),
+            described: request.synthetic.data.as_ref().is_some_and(|data| !data.fields.is_empty()),
+            weights: request.synthetic.weights,
+        },
     };
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
@@ -192,7 +198,7 @@ pub(crate) fn judge_run(
         {
             let message =
                 format!("A process of the launcher ended with an error status. Its last line is: {line}");
-            return (verdict, self::problem("exit", &message, None));
+            return (verdict, self::problem("exit", &message, older::hint_of_usage(line)));
         }
         if let Some(known) = known_failures::problem(&request.card, ran, &exception) {
             return (verdict, Some(known));
@@ -200,7 +206,8 @@ pub(crate) fn judge_run(
         let (message, caused) = blame::sentence(request, facts, &exception);
         problem.message = message;
         if !caused {
-            problem.hint = older::hint(ran.interpreter, &exception);
+            problem.hint =
+                older::hint(ran.interpreter, &exception).or_else(|| absent::hint(ran.given, &exception));
             if let (None, Some(line)) = (&problem.hint, output::unreached(&facts.last_output)) {
                 problem.message += ". Before it, a download had failed: ";
                 problem.message += line;
@@ -262,9 +269,19 @@ fn waited_for(facts: &Facts) -> Option<String> {
     ))
 }
 
-/// Last line of a script's output; `None` if it is empty.
+/// Hydra's last line after an error in its configuration, and words of the line that tells the error.
+const HYDRA_ADVICE: &str = "Set the environment variable HYDRA_FULL_ERROR=1";
+const HYDRA_ERRORS: &[&str] = &["Could not ", "Error ", "Key '", "Missing ", "You must specify"];
+
+/// Last line of a script's output, or the line of an error that advice follows; `None` if it is empty.
 fn last_line(output: &str) -> Option<&str> {
-    output.lines().map(str::trim).rfind(|line| !line.is_empty())
+    let mut lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
+    let last = lines.next_back()?;
+    let told = last
+        .starts_with(HYDRA_ADVICE)
+        .then(|| lines.rfind(|line| HYDRA_ERRORS.iter().any(|words| line.contains(words))))
+        .flatten();
+    Some(told.unwrap_or(last))
 }
 
 /// Applies the rules.
@@ -443,6 +460,8 @@ mod tests {
     fn the_last_line_of_what_a_script_wrote_is_found() {
         assert_eq!(last_line("usage: a\n a.py: error: no b\n\n"), Some("a.py: error: no b"));
         assert_eq!(last_line(" \n"), None);
+        let hydra = "In 'config': Could not find 'launcher/a'\n\nAvailable options:\n\tbasic\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n";
+        assert_eq!(last_line(hydra), Some("In 'config': Could not find 'launcher/a'"));
     }
 
     const UNCAUGHT: Option<Oom> = Some(Oom { uncaught: true, steps_after: 0 });

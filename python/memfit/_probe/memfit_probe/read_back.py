@@ -4,6 +4,7 @@ The device sees bytes. It takes an unknown value for an integer, which may becom
 otherwise here. An unknown floating-point value is followed until something depends on it.
 """
 
+import ctypes
 import functools
 import sys
 import threading
@@ -25,8 +26,10 @@ CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3
 REPEATED = frozenset(10**power for power in range(3, 10))
 # Number of times that a condition at one place is inverted.
 MAX_FLIPS = 3
-# The name of the assumption that a value affects control flow.
-DECIDES = b"deciding-number"
+# The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
+DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
+# Larger copies are not compared with what the device knows, and masks among them stay as they are.
+MAX_COPY_BYTES = 1 << 26
 
 
 def arm(session):
@@ -52,6 +55,8 @@ class Reads:
         self.conditions = {}
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
+        # Places that copied much data to the host, which are zeros where nobody computed them.
+        self.copies = {}
         # Assumed reads of each place since the last complete step, whose number comes first.
         self.step, self.repeats = 0, {}
         # A compiler depends on the types of numbers.
@@ -72,13 +77,10 @@ class Reads:
 
         @functools.wraps(original)
         def read(tensor, *args, **kwargs):
-            if (
-                type(tensor) not in self.plain
-                or not tensor.is_cuda
-                or is_compiling()
-                or tensor.nbytes > MAX_BYTES
-            ):
+            if type(tensor) not in self.plain or not tensor.is_cuda or is_compiling():
                 return original(tensor, *args, **kwargs)
+            if tensor.nbytes > MAX_BYTES:
+                return self._copied(tensor, original(tensor, *args, **kwargs))
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
             assumed, conditions, flips = known.assumptions(), known.conditions(), known.flips()
             try:
@@ -98,6 +100,24 @@ class Reads:
             return result
 
         return read
+
+    def _copied(self, tensor, result):
+        """Record the place of a large copy to the host. Of a mask that nobody computed, as many entries are
+        true as the policy for sizes says.
+        """
+        torch, known = self.session.torch, self.known
+        small = tensor.is_contiguous() and tensor.nbytes <= MAX_COPY_BYTES
+        contents = ctypes.create_string_buffer(tensor.nbytes) if small else None
+        if small and known.contents(tensor.data_ptr(), tensor.nbytes, contents):
+            return result
+        if threading.current_thread() is threading.main_thread():
+            frames = frames_here()
+            self.copies.setdefault(flows.site(frames), next(iter(stack(frames)), None))
+        mask = small and tensor.dtype is torch.bool and type(result) is torch.Tensor and not result.is_cuda
+        if mask and not result.any():
+            known.assumed(TRUE_COUNT)
+            result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
+        return result
 
     def condition(self, truth):
         """Return a comparison's result, inverted if this run inverts it."""
@@ -137,6 +157,13 @@ class Reads:
 
     def may_reach(self, exception):
         """Return `False` if no assumed value can have reached the statement that raised an exception."""
+        if self.copies and flows.may_reach(self.copies, exception.__traceback__):
+            # The script has ended: the lines are those of the copies.
+            self.known.on_assumed(device.ON_ASSUMED())
+            self.decides()
+            for place in list(filter(None, self.copies.values()))[: assumed_lines.MAX_LINES]:
+                channel.send("assumed", id=DECIDES.decode(), place=place)
+            return True
         if self.known.assumptions() != self.located:
             # Some were read in ways that are not watched.
             return True

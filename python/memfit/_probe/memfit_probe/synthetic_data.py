@@ -11,6 +11,8 @@ from .known_datasets import KNOWN, as_stated, contents, picture, samples
 # Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
 # another package.
 ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
+# Words of a RuntimeError about missing files, as data sets raise it that were written after torchvision's.
+TOLD_ABSENT = ("not found", "download")
 # Libraries of graphs; the option cannot describe their samples.
 GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
 # Attributes of torchvision's data sets that depend on the samples.
@@ -76,6 +78,8 @@ class SyntheticData:
 
             @functools.wraps(init)
             def replaced_init(self, *args, **kwargs):
+                if cls in synthetic.standard:
+                    self._memfit_begun = True
                 try:
                     init(self, *args, **kwargs)
                 except (*ABSENT, OSError, ImportError) as error:
@@ -95,7 +99,14 @@ class SyntheticData:
             @functools.wraps(length)
             def replaced_len(self):
                 count = vars(self).get("_memfit_length")
-                return length(self) if count is None or synthetic.extended(cls) else count
+                if count is not None and not synthetic.extended(cls):
+                    return count
+                try:
+                    return length(self)
+                except AttributeError as error:
+                    if count is None or error.obj is not self:
+                        raise
+                    return count
 
             cls.__len__ = replaced_len
         if "__getitem__" in own:
@@ -107,9 +118,15 @@ class SyntheticData:
                     synthetic.used = True
                     if isinstance(index, int) and not -len(self) <= index < len(self):
                         raise IndexError(index)
-                    if not synthetic.fields and synthetic.extended(cls):
+                    if synthetic.fields or not synthetic.extended(cls):
+                        return sample(self, index)
+                    try:
                         return getitem(self, index)
-                    return sample(self, index)
+                    except AttributeError as error:
+                        # Its own constructor failed before it had set this.
+                        if error.obj is not self:
+                            raise
+                        return synthetic._image(self, index)
                 try:
                     return getitem(self, index)
                 except ABSENT as error:
@@ -130,15 +147,21 @@ class SyntheticData:
         return self.extends(cls) not in (None, cls)
 
     def builds(self, cls, dataset):
-        """Return `True` if the constructor of `cls` makes all of the data set that can be replaced."""
-        return cls is (self.extends(type(dataset)) or type(dataset))
+        """Return `True` if the constructor of `cls` makes all of the data set that can be replaced: that of
+        torchvision's class, or of one that extends it and does not call that.
+        """
+        standard = self.extends(type(dataset))
+        own = type(dataset) if standard is None or "_memfit_begun" not in vars(dataset) else standard
+        return cls is own
 
     def can_replace(self, sample, dataset, error):
         """Return `True` if samples can be synthesised; otherwise add a remark that says what to do."""
-        if sample != self._sample:
-            return True
         # In a script's own code, a RuntimeError need not mean a missing file.
         absent = isinstance(error, OSError)
+        if sample != self._sample:
+            return True
+        if self.extended(type(dataset)):
+            return absent or any(word in str(error).lower() for word in TOLD_ABSENT)
         name = type(dataset).__name__
         if absent and any(kind.__module__.split(".")[0] in GRAPH_LIBRARIES for kind in type(dataset).__mro__):
             self._note(
@@ -258,12 +281,15 @@ class SyntheticData:
     # Hugging Face's datasets
 
     def _arm_datasets(self, module):
+        # A script may have a `datasets` of its own, with a `load_dataset` that takes other arguments.
+        if not hasattr(module, "DatasetDict"):
+            return
         original, synthetic = module.load_dataset, self
 
         @functools.wraps(original)
-        def load_dataset(path, *args, split=None, **kwargs):
+        def load_dataset(path, *args, **kwargs):
             try:
-                return original(path, *args, split=split, **kwargs)
+                return original(path, *args, **kwargs)
             except Exception as error:
                 if not synthetic.fields:
                     synthetic._note(
@@ -281,7 +307,7 @@ class SyntheticData:
                     for field in synthetic.fields
                 }
                 made = module.Dataset.from_dict(table)
-                if split is not None:
+                if kwargs.get("split") is not None:
                     return made
                 return module.DatasetDict(train=made, validation=made, test=made)
 
