@@ -12,6 +12,10 @@ const MAX_DEPTH: u8 = 2;
 /// Maximum number of re-exports followed for a name.
 const MAX_REEXPORTS: u8 = 4;
 
+/// Maximum length in bytes of an imported module without a word of torch, such as one with a class that
+/// averages numbers.
+const MAX_HELPER: usize = 64 * 1024;
+
 type Slot<T> = Arc<OnceLock<Option<T>>>;
 
 /// Cache of imported modules.
@@ -76,7 +80,7 @@ impl Library {
         let slot = self.modules.lock().ok()?.entry(file.clone()).or_default().clone();
         slot.get_or_init(|| {
             let text = std::fs::read_to_string(&file).ok()?;
-            if !is_relevant(&text) && !file.ends_with("__init__.py") {
+            if text.len() > MAX_HELPER && !is_relevant(&text) && !file.ends_with("__init__.py") {
                 return None;
             }
             let source = memfit_source::Module::read(text.into(), Dialect::Python).ok()?;

@@ -75,12 +75,17 @@ pub(crate) struct Project {
     /// `true` if a model of the project differentiates in its forward pass, such as one that predicts forces:
     /// it needs gradients during evaluation too, and its output may have no graph.
     pub(crate) differentiates: bool,
+    /// Words in the names of models whose parameters are set to require no gradients somewhere.
+    pub(crate) frozen: std::collections::HashSet<String>,
 }
 
 impl Project {
     /// Adds the facts of one file.
     pub(crate) fn add(&mut self, facts: &Facts) {
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
+        let set =
+            facts.ops.iter().filter(|op| matches!(op.kind, OpKind::RequireGrad { on } if on != Some(true)));
+        self.frozen.extend(set.flat_map(|op| crate::query::words(&op.receiver)).map(str::to_owned));
         self.differentiates |= facts.ops.iter().any(|op| {
             let function = facts.function(op.site.function);
             op.kind == OpKind::AutogradGrad

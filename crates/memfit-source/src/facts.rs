@@ -104,6 +104,10 @@ pub struct Function {
     pub body: Span,
     /// Graphs that represent its parameters.
     pub inputs: Vec<Graph>,
+    /// Names that its body binds.
+    pub binds: Vec<String>,
+    /// `true` if a value that it returns or yields may have a graph.
+    pub hands_on: bool,
 }
 
 /// Class definition.
@@ -121,6 +125,8 @@ pub struct Class {
     pub is_managed: bool,
     /// Creates batch normalisation layers.
     pub has_batch_norm: bool,
+    /// Attributes with layers that have parameters, if nothing in the class turns gradients off.
+    pub parts: Vec<String>,
 }
 
 /// Iterable of a loop.
@@ -294,6 +300,11 @@ pub enum OpKind {
     },
     /// `no_sync()`: gradient synchronisation is deferred.
     NoSync,
+    /// Parameters of a model are set to require gradients or not.
+    RequireGrad {
+        /// Whether they do, if that is known.
+        on: Option<bool>,
+    },
 }
 
 /// Backward pass.
@@ -309,8 +320,8 @@ pub struct Backward {
     pub retain: Option<Span>,
     /// Span of `create_graph=True`.
     pub create: Option<Span>,
-    /// `true` if it goes through a graph that an earlier iteration or an earlier line has freed.
-    pub through_freed: bool,
+    /// Graphs that it goes through, and that an earlier iteration or an earlier line has freed.
+    pub freed: Graph,
     /// `true` if a framework runs it and scales the loss.
     pub managed: bool,
     /// Earlier loop whose iterations the loss sums up.
@@ -467,6 +478,8 @@ pub struct Store {
     /// `true` if the value's graph contains that of the previous iteration, so that the last value keeps all
     /// of them alive.
     pub carried: bool,
+    /// `true` if the value's graph was built in the loop that accumulates.
+    pub built_there: bool,
     /// Method that stores it, and the method's target.
     pub by: Option<(FunctionId, Arc<str>)>,
     /// Site of the store.
@@ -592,6 +605,8 @@ pub struct Facts {
     pub comments: Vec<Comment>,
     /// Names of functions that are called while gradients are off.
     pub called_without_grad: Vec<String>,
+    /// `true` if it reads the gradients of parameters: `p.grad`.
+    pub reads_gradients: bool,
     /// Test of the first `if __name__ == "__main__":`.
     pub main_guard: Option<Span>,
 }

@@ -68,6 +68,8 @@ struct Frame<'a> {
     /// Stores with the graphs of their values.
     stores: Vec<(Store, Graph)>,
     escaped: FxHashSet<&'a str>,
+    /// `true` if it yields values.
+    yields: bool,
     /// Returned value, with the states of its graphs at the return.
     returned: Option<(Value, FxHashMap<u32, GraphState>)>,
     /// First graph id of this frame.
@@ -112,6 +114,8 @@ pub(crate) struct Walker<'a> {
     graphs: Graphs,
     origins: weights::Origins,
     loops_at: FxHashMap<u32, LoopId>,
+    /// First graph id of each loop.
+    loop_graphs: FxHashMap<LoopId, u32>,
     guards_at: FxHashMap<(u32, bool), GuardId>,
     tries_at: FxHashMap<u32, TryId>,
     handlers_at: FxHashMap<u32, HandlerId>,
@@ -186,6 +190,7 @@ impl Frame<'_> {
             ops: Vec::new(),
             stores: Vec::new(),
             escaped: FxHashSet::default(),
+            yields: false,
             returned: None,
             first_graph,
             iteration_first_graph: first_graph,
@@ -226,6 +231,7 @@ impl<'a> Walker<'a> {
             graphs: Graphs::default(),
             origins: weights::Origins::default(),
             loops_at: FxHashMap::default(),
+            loop_graphs: FxHashMap::default(),
             guards_at: FxHashMap::default(),
             tries_at: FxHashMap::default(),
             handlers_at: FxHashMap::default(),
@@ -372,6 +378,10 @@ impl<'a> Walker<'a> {
         }
         self.body(&node.body);
         let frame = self.leave();
+        let binds = frame.env.bound().filter(|name| !frame.globals.contains(name));
+        self.facts.functions[id.index()].binds = binds.map(str::to_owned).collect();
+        let returned = frame.returned.as_ref().is_some_and(|(value, _)| !value.graph.is_none());
+        self.facts.functions[id.index()].hands_on = returned || frame.yields;
         self.frame = saved;
         self.depth = depth;
         self.active.pop();
@@ -415,7 +425,7 @@ impl<'a> Walker<'a> {
             value = annotation_value;
         }
         if matches!(value.kind, Kind::Unknown | Kind::Tensor) {
-            value.graph = Graph::one(graph);
+            value.graph = Graph::of_parameter(graph);
         }
         self.facts.functions[id.index()].inputs.push(value.graph.clone());
         value

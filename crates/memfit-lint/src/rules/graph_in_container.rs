@@ -77,7 +77,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             }
             _ => false,
         };
-        if !kept {
+        // Parts of one graph keep no more than it.
+        if !kept || !store.built_there {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();

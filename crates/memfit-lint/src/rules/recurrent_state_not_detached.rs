@@ -46,29 +46,30 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
-        let Some(looped) = op.site.looped.filter(|_| backward.through_freed && op.via.is_none()) else {
+        let Some(looped) = op.site.looped.filter(|_| !backward.freed.is_none() && op.via.is_none()) else {
             continue;
         };
         // The state: a value that a call in the loop both takes and returns.
         let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
-            let before = facts.before_on_line(call.span);
+            let bound = facts.bound_to(call.span)?;
+            let own = |name: &&str| names(bound).any(|word| word == *name);
             call.arguments.iter().find_map(|argument| {
-                let name = context.slice(argument.value_span);
-                let bound = before.contains('=')
-                    && before
-                        .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
-                        .any(|word| word == name);
                 // A returned number or device has no graph.
-                let hangs = !argument.value.graph.is_none()
-                    && argument.value.graph.may_share(&backward.loss.graph)
+                let hangs = argument.value.graph.overlaps(&backward.freed)
                     && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
-                (bound && hangs && !name.is_empty()).then(|| (call.span, name.to_owned()))
+                let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
+                Some((call.span, name.to_owned()))
             })
         });
         let Some((call, state)) = carried else { continue };
         findings
-            .report(op.span, format!("this backward pass goes into the previous batch through `{state}`, whose graph is freed: the second iteration raises an error"))
-            .label(call, format!("`{state}` comes from the previous iteration"))
+            .report(call, format!("`{state}` comes from the previous iteration with its graph: the backward pass goes through it again, and raises an error"))
+            .label(op.span, "this backward pass frees the graph in each iteration")
             .help(format!("detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
     }
+}
+
+/// Names in a text, with their attributes: `self.hidden`.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).filter(|word| !word.is_empty())
 }

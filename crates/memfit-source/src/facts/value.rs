@@ -203,6 +203,8 @@ impl Flags {
     pub const WEIGHTS: Self = Self(1 << 22);
     /// A copy of weights.
     pub const COPIED: Self = Self(1 << 23);
+    /// Computed from the name's own value before, without its graph.
+    pub const CUT_OFF: Self = Self(1 << 24);
 
     /// Returns `true` if all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
@@ -256,6 +258,8 @@ pub struct Value {
     pub divisor: Option<Divisor>,
     /// Class of a model, if it is of this file.
     pub(crate) class: Option<ClassId>,
+    /// Join of a container's elements.
+    pub(crate) items: Option<Arc<Self>>,
 }
 
 impl Value {
@@ -289,6 +293,39 @@ impl Value {
     pub(crate) fn without(mut self, flags: Flags) -> Self {
         self.flags = self.flags.without(flags);
         self
+    }
+
+    /// An element of a container, if all are objects of a kind: models, optimizers, objects of a class.
+    pub(crate) fn item(&self) -> Option<Self> {
+        let item = self.items.as_deref()?;
+        let pair = |parts: &[Self]| parts.iter().any(Self::is_object);
+        let is_object = item.is_object() || matches!(&item.kind, Kind::Tuple(parts) if pair(parts));
+        is_object.then(|| Self { weights: item.weights.clone().uncertain(), ..item.clone() })
+    }
+
+    const fn is_object(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Module
+                | Kind::Criterion { .. }
+                | Kind::Optimizer
+                | Kind::Scheduler
+                | Kind::Loader(_)
+                | Kind::Object(_)
+                | Kind::Imported(_)
+                | Kind::Container { .. }
+        )
+    }
+
+    /// Adds an element to a container.
+    pub(crate) fn add_item(&mut self, item: &Self) {
+        let joined = match &self.items {
+            Some(known) => Self { graph: known.graph.of_elements(&item.graph), ..known.either(item) },
+            None => item.clone(),
+        };
+        // Containers in containers are followed once.
+        let inner = joined.items.as_ref().is_some_and(|inner| inner.items.is_some());
+        self.items = Some(Arc::new(if inner { Self { items: None, ..joined } } else { joined }));
     }
 
     /// Returns `true` if a flag is set.
@@ -333,6 +370,10 @@ impl Value {
     /// Returns `true` if the kind is unknown.
     pub const fn is_unknown(&self) -> bool {
         matches!(self.kind, Kind::Unknown | Kind::Undefined)
+    }
+
+    const fn is_container(&self) -> bool {
+        matches!(self.kind, Kind::Container { .. })
     }
 
     /// Returns `true` if it is a `torch.nn.Module`.
@@ -381,6 +422,7 @@ impl Value {
     pub(crate) fn exported(mut self) -> Self {
         self.loader = None;
         self.class = None;
+        self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
         self.weights = Weights::default();
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
@@ -445,8 +487,21 @@ impl Value {
             self.weights.either(&other.weights)
         };
         let divisor = self.divisor.filter(|divisor| other.divisor == Some(*divisor));
-        let graph = self.graph.either(&other.graph);
-        Self { kind, graph, device, flags, loader, weights, divisor, class }
+        let items = match (&self.items, &other.items) {
+            (Some(a), Some(b)) => Some(Arc::new(a.either(b))),
+            // An empty container, or none yet.
+            (Some(items), None) if nothing(other) || other.is_container() => Some(items.clone()),
+            (None, Some(items)) if nothing(self) || self.is_container() => Some(items.clone()),
+            _ => None,
+        };
+        // Where one path cuts the graph off, the other is that of the first iteration, for example.
+        let cuts = |value: &Self| value.graph.is_none() && value.is(Flags::CUT_OFF);
+        let graph = if cuts(self) || cuts(other) {
+            self.graph.union(&other.graph).with_unknown()
+        } else {
+            self.graph.either(&other.graph)
+        };
+        Self { kind, graph, device, flags, loader, weights, divisor, class, items }
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Model {
     pub(crate) made: bool,
     /// `true` if the text shows that it has parameters; an activation has none.
     pub(crate) has_parameters: bool,
+    /// Attributes with layers that have parameters, if its class trains all of them.
+    pub(crate) parts: Vec<String>,
 }
 
 /// Set of models' parameters.
@@ -133,6 +135,12 @@ impl Facts {
             && part.owners().iter().all(|part| whole.owners().iter().any(|whole| self.is_part(*part, *whole)))
     }
 
+    /// Attributes with layers of the models, if their classes are of the project.
+    pub fn parts(&self, weights: &Weights) -> impl Iterator<Item = &str> {
+        let models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
+        models.flat_map(|model| model.parts.iter().map(String::as_str))
+    }
+
     /// Returns `true` if these are certainly parameters: at least one owner has some.
     pub fn are_parameters(&self, weights: &Weights) -> bool {
         let has = |id: &ModelId| self.models.get(id.index()).is_some_and(|model| model.has_parameters);
@@ -173,8 +181,12 @@ mod tests {
 
     #[test]
     fn what_was_made_twice_is_apart_and_what_was_named_twice_may_be_one() {
-        let model =
-            |parent: Option<u32>, made| Model { parent: parent.map(ModelId), made, has_parameters: true };
+        let model = |parent: Option<u32>, made| Model {
+            parent: parent.map(ModelId),
+            made,
+            has_parameters: true,
+            parts: Vec::new(),
+        };
         let facts = Facts {
             models: vec![
                 model(None, true),

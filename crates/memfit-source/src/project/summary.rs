@@ -62,6 +62,8 @@ pub(crate) struct ClassExport {
     pub(crate) is_dataset: bool,
     pub(crate) is_managed: bool,
     pub(crate) has_batch_norm: bool,
+    /// Attributes with layers, if nothing in the class turns gradients off.
+    pub(crate) parts: Vec<String>,
     /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }

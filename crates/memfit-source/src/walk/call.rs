@@ -263,13 +263,12 @@ impl<'a> Walker<'a> {
         let weights = self.weights_of(receiver, module);
         self.op(OpKind::Forward, call.span, receiver, weights.clone());
         self.record_model_arguments(call, module);
-        // An input whose graph may have been cut is skipped; the others are certain.
+        // What may have been cut off is skipped.
         let inputs = call
             .arguments
             .iter()
-            .map(|argument| &argument.value.graph)
-            .filter(|graph| !graph.unknown)
-            .fold(Graph::none(), |all, graph| all.union(graph));
+            .map(|argument| argument.value.graph.uncut())
+            .fold(Graph::none(), |all, graph| all.union(&graph));
         let hidden = call.arguments.iter().any(|argument| argument.value.graph.unknown);
         let weights = if hidden { weights.with_unknown_owners() } else { weights };
         let (graph, flags) = if module.is(Flags::FROZEN) && self.frame.grad == Grad::On {
@@ -277,7 +276,7 @@ impl<'a> Walker<'a> {
             if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
                 op.site.grad = Grad::Unknown;
             }
-            (Graph::unknown(), Flags::NONE)
+            (Graph::unknown().union(&inputs), Flags::NONE)
         } else {
             self.forward(&inputs, weights)
         };
@@ -467,6 +466,18 @@ impl<'a> Walker<'a> {
         Some(value)
     }
 
+    /// Object that a class makes, if it is of this project and no model.
+    fn object_of(&mut self, class: &Kind) -> Option<Value> {
+        match class {
+            Kind::Class(id) if !self.facts.class(*id).is_module => Some(Value::from_kind(Kind::Object(*id))),
+            Kind::Path(path) => {
+                let class = self.imported_class(path)?;
+                (!class.is_module).then(|| Value::from_kind(Kind::Imported(path.clone())))
+            }
+            _ => None,
+        }
+    }
+
     fn call_known(&mut self, call: &Call, path: &str, known: CallResult, inputs: &Graph) -> Value {
         match known {
             CallResult::Made(Kind::Criterion { which, .. }, flags) => {
@@ -480,7 +491,22 @@ impl<'a> Walker<'a> {
                 let graph =
                     call.arguments.first().map_or(Graph::none(), |argument| argument.value.graph.clone());
                 let weights = Self::kept_weights(path, &call.arguments);
-                Value { graph, weights, ..Value::from_kind(Kind::Container { bounded }).with_flags(flags) }
+                let mut made = Value {
+                    graph,
+                    weights,
+                    ..Value::from_kind(Kind::Container { bounded }).with_flags(flags)
+                };
+                let first = call.arguments.first().map(|first| &first.value);
+                match (path, first) {
+                    ("collections.defaultdict", Some(class)) => {
+                        if let Some(item) = self.object_of(&class.kind) {
+                            made.add_item(&item);
+                        }
+                    }
+                    (_, Some(first)) => made.items.clone_from(&first.items),
+                    _ => {}
+                }
+                made
             }
             CallResult::Made(Kind::Module, flags) => {
                 let norm = call.arguments.iter().any(|argument| argument.value.is(Flags::BATCH_NORM));
@@ -525,7 +551,11 @@ impl<'a> Walker<'a> {
                         value = value.with_flags(flag);
                     }
                 }
-                if ["torch.mean", "torch.sum"].contains(&path) {
+                let scalar = call.arguments.first().is_some_and(|first| first.value.is(Flags::SCALAR));
+                let last = path.rsplit('.').next().unwrap_or(path);
+                if ["torch.mean", "torch.sum"].contains(&path)
+                    || scalar && super::library_calls::is_elementwise(last)
+                {
                     value = value.with_flags(Flags::SCALAR);
                 }
                 if self.frame.grad == Grad::Off && !value.graph.is_none() {

@@ -98,6 +98,7 @@ impl<'a> Walker<'a> {
         let (iteration_outside, loop_outside) =
             (self.frame.iteration_first_graph, self.frame.loop_first_graph);
         self.frame.loop_first_graph = self.graphs.count();
+        self.loop_graphs.insert(id, self.graphs.count());
         if self.recording() {
             self.frame.silent += 1;
             body(self);

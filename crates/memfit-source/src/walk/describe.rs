@@ -1,6 +1,6 @@
 //! Facts of function and class definitions.
 
-use ruff_python_ast::{Expr, ModModule};
+use ruff_python_ast::{Expr, ModModule, Stmt, StmtClassDef};
 
 use super::{Walker, span, turns_off};
 use crate::facts::Function;
@@ -51,6 +51,7 @@ impl<'a> Walker<'a> {
                 is_managed: managed,
                 has_batch_norm: text.contains("BatchNorm")
                     || imported.iter().any(|(_, class)| class.has_batch_norm),
+                parts: self.parts(node),
                 bases: bases.clone(),
             };
             self.facts.classes.push(class);
@@ -68,6 +69,8 @@ impl<'a> Walker<'a> {
                     class: None,
                     parameters: Vec::new(),
                     inputs: Vec::new(),
+                    binds: Vec::new(),
+                    hands_on: false,
                     decorators: Vec::new(),
                     grad: Grad::On,
                     called: true,
@@ -113,12 +116,42 @@ impl<'a> Walker<'a> {
                 class,
                 parameters,
                 inputs: Vec::new(),
+                binds: Vec::new(),
+                hands_on: false,
                 decorators,
                 grad,
                 called: false,
                 body,
             });
         }
+    }
+}
+
+impl Walker<'_> {
+    /// Attributes to which a class's `__init__` assigns layers.
+    fn parts(&self, class: &StmtClassDef) -> Vec<String> {
+        let text = self.slice(span(class));
+        if ["no_grad", "detach", "requires_grad_", "requires_grad ="].iter().any(|word| text.contains(word)) {
+            return Vec::new();
+        }
+        let init = class.body.iter().find_map(|statement| match statement {
+            Stmt::FunctionDef(method) if method.name.id.as_str() == "__init__" => Some(method),
+            _ => None,
+        });
+        let assigned = init.into_iter().flat_map(|init| &init.body).filter_map(|statement| match statement {
+            Stmt::Assign(assign) => match assign.targets.as_slice() {
+                [Expr::Attribute(target)] if self.slice(span(&*target.value)) == "self" => {
+                    Some((target.attr.id.as_str(), self.slice(span(&*assign.value))))
+                }
+                _ => None,
+            },
+            _ => None,
+        });
+        let layered = |made: &str| {
+            let containers = ["Sequential(", "ModuleList(", "ModuleDict("];
+            super::weights::LAYERS.iter().chain(&containers).any(|layer| made.contains(layer))
+        };
+        assigned.filter(|(_, made)| layered(made)).map(|(name, _)| name.to_owned()).collect()
     }
 }
 

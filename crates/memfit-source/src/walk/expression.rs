@@ -90,9 +90,11 @@ impl<'a> Walker<'a> {
             Expr::Dict(node) => {
                 let mut graph = Graph::none();
                 let (mut weights, mut flags) = (Weights::default(), Flags::NONE);
+                let mut dict = Value::from_kind(Kind::Container { bounded: false });
                 for item in &node.items {
                     let key = item.key.as_ref().map(|key| self.eval(key));
                     let value = self.eval(&item.value);
+                    dict.add_item(&value);
                     graph = graph.union(&value.graph);
                     flags = flags.union(value.flags.intersection(Flags::OUTPUT));
                     weights = weights.union(&value.weights);
@@ -101,7 +103,7 @@ impl<'a> Walker<'a> {
                         weights = weights.with_unknown_owners();
                     }
                 }
-                Value { graph, flags, weights, ..Value::from_kind(Kind::Container { bounded: false }) }
+                Value { graph, flags, weights, ..dict }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
@@ -113,6 +115,7 @@ impl<'a> Walker<'a> {
             Expr::Starred(node) => self.eval(&node.value),
             Expr::Await(node) => self.eval(&node.value),
             Expr::Yield(node) => {
+                self.frame.yields = true;
                 if let Some(value) = &node.value {
                     self.eval(value);
                     self.escape(value);
@@ -120,6 +123,7 @@ impl<'a> Walker<'a> {
                 Value::unknown()
             }
             Expr::YieldFrom(node) => {
+                self.frame.yields = true;
                 self.eval(&node.value);
                 self.escape(&node.value);
                 Value::unknown()
@@ -146,12 +150,14 @@ impl<'a> Walker<'a> {
     fn container(&mut self, parts: &'a [Expr]) -> Value {
         let mut graph = Graph::none();
         let mut weights = Weights::default();
+        let mut list = Value::from_kind(Kind::Container { bounded: false });
         for part in parts {
             let value = self.eval(part);
+            list.add_item(&value);
             graph = graph.union(&value.graph);
             weights = weights.union(&value.weights);
         }
-        Value { graph, weights, ..Value::from_kind(Kind::Container { bounded: false }) }
+        Value { graph, weights, ..list }
     }
 
     fn comprehension(&mut self, generators: &'a [Comprehension], parts: &[&'a Expr]) -> Value {
@@ -186,15 +192,16 @@ impl<'a> Walker<'a> {
         let mut delta = take(&mut self.frame.env, &mut self.graphs, since);
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
-        let weights = last.weights;
         let flags = last.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
-        Value {
+        let mut made = Value {
             graph,
             device: last.device,
             flags,
-            weights,
+            weights: last.weights.clone(),
             ..Value::from_kind(Kind::Container { bounded: true })
-        }
+        };
+        made.add_item(&last);
+        made
     }
 
     /// Value of an attribute.
@@ -213,6 +220,7 @@ impl<'a> Walker<'a> {
         }
         let owner = self.eval(&node.value);
         let attribute = node.attr.id.as_str();
+        self.facts.reads_gradients |= attribute == "grad";
         match &owner.kind {
             Kind::Path(path) => self.member(path, attribute),
             Kind::Tensor | Kind::Unknown if attribute == "data" => {
@@ -315,8 +323,14 @@ impl<'a> Walker<'a> {
                 if shares { value.with_flags(Flags::VIEW) } else { value }
             }
             _ => {
+                if let Some(item) = owner.item() {
+                    return item;
+                }
                 let mut value = Value::unknown();
-                value.graph = owner.graph.clone().with_unknown();
+                value.graph = owner.element_graph();
+                if owner.items.as_ref().is_some_and(|items| matches!(items.kind, Kind::Tensor)) {
+                    value.kind = Kind::Tensor;
+                }
                 if owner.graph.is_none() && owner.is(Flags::BATCH) {
                     value.graph = Graph::none();
                 }
@@ -366,6 +380,14 @@ impl<'a> Walker<'a> {
             if both(flag) || one(flag) {
                 flags = flags.union(flag);
             }
+        }
+        // A factor or divisor of unknown kind is usually an option.
+        let option =
+            |value: &Value| value.is_unknown() && !value.graph.is_certain() && !value.is(Flags::BATCH);
+        if matches!(op, Operator::Div | Operator::Mult)
+            && (left.is(Flags::SCALAR) && option(right) || right.is(Flags::SCALAR) && option(left))
+        {
+            flags = flags.union(Flags::SCALAR);
         }
         for flag in [Flags::DIVIDED, Flags::OPAQUE, Flags::OUTPUT, Flags::SUMMED] {
             if left.is(flag) || right.is(flag) {
@@ -517,8 +539,11 @@ impl<'a> Walker<'a> {
                     Expr::List(list) => IterableKind::Literal(list.elts.len()),
                     _ => IterableKind::Other,
                 };
-                let mut element =
-                    Value { graph: value.graph.clone(), device: value.device, ..Value::default() };
+                if let Some(item) = value.item() {
+                    return (over, item, None);
+                }
+                let graph = if value.items.is_some() { value.element_graph() } else { value.graph.clone() };
+                let mut element = Value { graph, device: value.device, ..Value::default() };
                 if !element.graph.is_none() {
                     element.kind = Kind::Tensor;
                 }
@@ -571,6 +596,20 @@ fn is_byte_range(expression: &Expr) -> bool {
             Number::Complex { .. } => false,
         },
         _ => false,
+    }
+}
+
+impl Value {
+    /// Graph of an element of a container.
+    fn element_graph(&self) -> Graph {
+        let whole = self.graph.clone().with_unknown();
+        match &self.items {
+            Some(items) if !items.graph.is_none() => {
+                let known = items.graph.uncut();
+                Graph { unknown: true, there: items.graph.there, ..whole.union(&known) }
+            }
+            _ => whole,
+        }
     }
 }
 

@@ -143,6 +143,9 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
     }
     Some(match path {
         "timm.create_model" => CallResult::Made(Kind::Module, Flags::NONE),
+        "timm.utils.AverageMeter" | "timm.utils.metrics.AverageMeter" => {
+            CallResult::Made(Kind::Imported(path.into()), Flags::NONE)
+        }
         "copy.deepcopy" | "copy.copy" => CallResult::Same(Flags::NONE),
         "collections.deque" => CallResult::Made(Kind::Container { bounded: false }, Flags::NONE),
         "collections.defaultdict"
@@ -295,6 +298,51 @@ pub(super) fn method(name: &str) -> Method {
         "sigmoid" => Method::Marked(Flags::SIGMOID),
         _ => Method::Plain,
     }
+}
+
+/// Returns `true` for functions and methods that compute a tensor of the same shape: of a scalar, a scalar.
+pub(super) fn is_elementwise(name: &str) -> bool {
+    matches!(
+        name.trim_end_matches('_'),
+        "exp"
+            | "exp2"
+            | "expm1"
+            | "log"
+            | "log2"
+            | "log10"
+            | "log1p"
+            | "sqrt"
+            | "rsqrt"
+            | "square"
+            | "pow"
+            | "abs"
+            | "absolute"
+            | "neg"
+            | "negative"
+            | "reciprocal"
+            | "clamp"
+            | "clip"
+            | "clamp_min"
+            | "clamp_max"
+            | "sigmoid"
+            | "tanh"
+            | "relu"
+            | "add"
+            | "sub"
+            | "mul"
+            | "div"
+            | "true_divide"
+            | "multiply"
+            | "divide"
+            | "subtract"
+            | "round"
+            | "nan_to_num"
+            | "clone"
+            | "contiguous"
+            | "squeeze"
+            | "logit"
+            | "softplus"
+    )
 }
 
 /// Device named by an argument.

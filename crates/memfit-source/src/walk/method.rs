@@ -96,6 +96,13 @@ impl<'a> Walker<'a> {
                 if let Expr::Attribute(attribute) = &*node.func {
                     let owner = match &*attribute.value {
                         Expr::Subscript(subscript) => &*subscript.value,
+                        // `history.setdefault("loss", []).append(loss)`
+                        Expr::Call(call) => match &*call.func {
+                            Expr::Attribute(of) if ["setdefault", "get"].contains(&of.attr.id.as_str()) => {
+                                &*of.value
+                            }
+                            _ => &*attribute.value,
+                        },
                         other => other,
                     };
                     if let Some(target) = dotted(owner, self.text) {
@@ -114,6 +121,18 @@ impl<'a> Walker<'a> {
                 let text = self.slice(receiver.span);
                 self.record_emptied(text);
                 Value { graph: receiver.value.graph.clone(), ..Value::from_kind(Kind::Unknown) }
+            }
+            "values" | "copy" => receiver.value.clone(),
+            // The keys have no graph.
+            "items" if receiver.value.item().is_some() => {
+                let mut pairs = Value::from_kind(Kind::Container { bounded: true });
+                let value = receiver.value.item().unwrap_or_default();
+                pairs
+                    .add_item(&Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), value].into())));
+                Value { graph: receiver.value.graph.clone(), ..pairs }
+            }
+            "get" | "setdefault" if receiver.value.item().is_some() => {
+                receiver.value.item().unwrap_or_default()
             }
             _ => Value {
                 graph: receiver.value.graph.clone(),
@@ -171,6 +190,7 @@ impl<'a> Walker<'a> {
             "forward" | "__call__" => self.call_module(call, &value),
             "requires_grad_" => {
                 let on = call.argument(0, "requires_grad").map(|argument| argument.value.truth());
+                self.op(OpKind::RequireGrad { on: on.unwrap_or(Some(true)) }, call.span, text, weights);
                 match on {
                     Some(Some(false)) => value.with_flags(Flags::FROZEN),
                     Some(None) => value,
@@ -282,13 +302,10 @@ impl<'a> Walker<'a> {
                     unseen.loader = value.loader;
                     return unseen;
                 }
-                let flags = value.flags.without(
-                    Flags::SCALAR
-                        .union(Flags::SOFTMAX)
-                        .union(Flags::SIGMOID)
-                        .union(Flags::FULL_IMAGE)
-                        .union(Flags::WIDENED),
-                );
+                let changed =
+                    Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::FULL_IMAGE).union(Flags::WIDENED);
+                let same = super::library_calls::is_elementwise(name);
+                let flags = value.flags.without(if same { changed } else { changed.union(Flags::SCALAR) });
                 let trains = name.starts_with("requires_grad");
                 let graph = if trains { graph.with_unknown() } else { graph };
                 if trains {
@@ -415,8 +432,9 @@ impl<'a> Walker<'a> {
                 .map(|argument| argument.span)
         };
         // An earlier iteration or an earlier line may have freed the loss's graph.
-        let through_freed = !loss.graph.unknown
-            && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
+        let mut freed = loss.graph.uncut();
+        let frame = &self.frame;
+        freed.ids.retain(|id| self.graphs.state(*id) == GraphState::Freed && !frame.parameters.contains(id));
         let retain_is_unknown =
             call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
         let sure = loss.graph.ids.iter().filter(|id| loss.graph.has(**id));
@@ -427,7 +445,7 @@ impl<'a> Walker<'a> {
             create: truthy("create_graph"),
             loss: loss.clone(),
             loss_span,
-            through_freed,
+            freed,
             managed,
             of_loop: None,
             built_this_iteration: !loss.graph.unknown
@@ -456,6 +474,7 @@ pub(super) fn has_no_gradient(name: &str) -> bool {
             | "ne"
             | "isnan"
             | "isfinite"
+            | "one_hot"
     )
 }
 

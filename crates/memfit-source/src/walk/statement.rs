@@ -262,6 +262,13 @@ impl<'a> Walker<'a> {
         match target {
             Expr::Name(name) => {
                 let name = name.id.as_str();
+                // `h = h.detach()`, `h = tuple(part.detach() for part in h)`
+                let mut value = value;
+                if value.graph.is_none()
+                    && source.is_some_and(|source| mentions(self.slice(span(source)), name))
+                {
+                    value = value.with_flags(Flags::CUT_OFF);
+                }
                 if let Some(source) = source {
                     self.store_sum(name, source, whole);
                     self.record_update(name, source, &value);
@@ -287,8 +294,8 @@ impl<'a> Walker<'a> {
                     return;
                 }
                 self.eval(&attribute.value);
-                if attribute.attr.id.as_str() == "requires_grad" && value.truth() == Some(false) {
-                    self.freeze_parameter(&attribute.value);
+                if attribute.attr.id.as_str() == "requires_grad" {
+                    self.require_grad_of(&attribute.value, value.truth(), whole);
                 }
                 if let Some(source) = source {
                     self.escape(source);
@@ -327,19 +334,27 @@ impl<'a> Walker<'a> {
     }
 
     /// Handles `for p in model.parameters(): p.requires_grad = False`.
-    fn freeze_parameter(&mut self, parameter: &'a Expr) {
+    fn require_grad_of(&mut self, parameter: &'a Expr, on: Option<bool>, whole: Span) {
         let Expr::Name(name) = parameter else { return };
-        let Some(CounterBinding::Target(id)) =
-            self.frame.env.get(name.id.as_str()).map(|binding| binding.how)
-        else {
+        let Some(binding) = self.frame.env.get(name.id.as_str()) else { return };
+        let CounterBinding::Target(id) = binding.how else { return };
+        let weights = binding.value.weights.clone();
+        let over = self.slice(self.facts.loops[id.index()].iterable);
+        let model = [".parameters()", ".named_parameters()"].iter().find_map(|end| over.strip_suffix(end));
+        let Some(model) = model else {
+            if weights.is_known() {
+                self.op(OpKind::RequireGrad { on }, whole, "", weights);
+            }
             return;
         };
-        let over = self.slice(self.facts.loops[id.index()].iterable);
-        let model = over.strip_suffix(".parameters()").or_else(|| over.strip_suffix(".named_parameters()"));
-        let Some(model) = model else { return };
-        if let Some(binding) = self.frame.env.get(model) {
+        self.op(OpKind::RequireGrad { on }, whole, model, weights);
+        if let Some((binding, on)) = self.frame.env.get(model).zip(on) {
             let mut binding = binding.clone();
-            binding.value = binding.value.with_flags(Flags::FROZEN);
+            binding.value = if on {
+                binding.value.without(Flags::FROZEN)
+            } else {
+                binding.value.with_flags(Flags::FROZEN)
+            };
             self.frame.env.set(model, binding);
         }
     }
@@ -397,6 +412,9 @@ impl<'a> Walker<'a> {
         let root = target.split('[').next().unwrap_or(target);
         let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
         let bound = bound.map(|binding| if how == StoreKind::Add { binding.outer } else { binding.looped });
+        if matches!(how, StoreKind::Append | StoreKind::Item) {
+            self.add_item(target, value);
+        }
         // The target's graph includes the value's.
         if !matches!(how, StoreKind::Assign)
             && let Some(binding) = self.frame.env.get(target)
@@ -426,11 +444,28 @@ impl<'a> Walker<'a> {
             graph_then: self.graphs.state_of(value),
             escapes: target.contains('.') || bound.is_none(),
             carried: self.is_carried(value),
+            built_there: self.is_built_in(value, grows),
             by: None,
             site: self.site(),
         };
         self.record_stored_parameters(&store);
         self.frame.stores.push((store, value.graph.clone()));
+    }
+
+    /// Adds an element to the container that a name is bound to.
+    fn add_item(&mut self, target: &'a str, item: &Value) {
+        let known = self.lookup(target).0;
+        if !matches!(known.kind, Kind::Container { .. }) {
+            return;
+        }
+        let mut joined = known;
+        joined.add_item(item);
+        if let Some(binding) = self.frame.env.get(target) {
+            let mut binding = binding.clone();
+            binding.value.items.clone_from(&joined.items);
+            self.frame.env.set(target, binding);
+        }
+        self.attribute(target, &joined);
     }
 
     /// Outermost loop between here and the loop of the binding.
@@ -547,6 +582,11 @@ impl<'a> Walker<'a> {
             site,
         });
     }
+}
+
+/// Returns `true` if a name occurs in a text as a whole word.
+fn mentions(text: &str, name: &str) -> bool {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
 }
 
 /// Integer literal.

@@ -27,6 +27,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 is_dataset: class.is_dataset,
                 is_managed: class.is_managed,
                 has_batch_norm: class.has_batch_norm,
+                parts: class.parts.clone(),
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
@@ -163,7 +164,7 @@ impl<'a> Walker<'a> {
                 backward.built_this_iteration = false;
                 backward.has_outer_graph = false;
                 backward.passes = Vec::new();
-                backward.through_freed = false;
+                backward.freed = Graph::none();
             }
             if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
                 continue;
@@ -216,7 +217,8 @@ impl<'a> Walker<'a> {
             let found = graph.ids.iter().fold(start, |all, id| {
                 let parameter = summary.parameter_graphs.iter().position(|known| known == id);
                 match (parameter, made.get(id)) {
-                    (Some(index), _) => all.union(&through(&[index])),
+                    (Some(index), _) if graph.has(*id) => all.union(&through(&[index])),
+                    (Some(index), _) => all.union(&through(&[index]).with_unknown()),
                     (None, Some(made)) => all.union(&Graph::one(*made)),
                     (None, None) => all.with_unknown(),
                 }
@@ -299,12 +301,13 @@ impl<'a> Walker<'a> {
             // It goes through a graph of the called function, which is not visible here.
             return;
         }
-        let next = match (backward.retain.is_some() || backward.create.is_some(), graph.unknown) {
-            (true, false) => GraphState::Retained,
-            (false, false) => GraphState::Freed,
-            (_, true) => GraphState::Kept,
-        };
+        let retained = backward.retain.is_some() || backward.create.is_some();
         for id in &graph.ids {
+            let next = match (retained, graph.has(*id)) {
+                (true, true) => GraphState::Retained,
+                (false, true) => GraphState::Freed,
+                (_, false) => GraphState::Kept,
+            };
             let state = self.graphs.state(*id);
             let keeps = next == GraphState::Kept && [GraphState::Freed, GraphState::Unknown].contains(&state);
             if !keeps {
@@ -312,7 +315,6 @@ impl<'a> Walker<'a> {
             }
         }
         if let Some(own) = graph.own {
-            let retained = backward.retain.is_some() || backward.create.is_some();
             self.graphs.set(own, if retained { GraphState::Retained } else { GraphState::Freed });
         }
         if graph.unknown {

@@ -28,7 +28,7 @@ enum Origin {
 pub(super) struct Origins(FxHashMap<Origin, ModelId>);
 
 /// Substrings in the names of layers that have parameters.
-const LAYERS: &[&str] = &[
+pub(super) const LAYERS: &[&str] = &[
     "Linear",
     "Conv",
     "LSTM",
@@ -58,7 +58,7 @@ impl<'a> Walker<'a> {
             Origin::Part(parent, _) => (Some(*parent), true),
             Origin::Attribute(..) | Origin::Name(..) => (None, false),
         };
-        self.facts.models.push(Model { parent, made, has_parameters: false });
+        self.facts.models.push(Model { parent, made, has_parameters: false, parts: Vec::new() });
         self.origins.0.insert(origin, id);
         id
     }
@@ -67,6 +67,11 @@ impl<'a> Walker<'a> {
     pub(super) fn made_weights(&mut self, call: &Call) -> Weights {
         let id = self.model(Origin::Call(call.span.start));
         self.facts.models[id.index()].has_parameters |= self.shows_parameters(call);
+        self.facts.models[id.index()].parts = match (&call.path, &call.target.kind) {
+            (None, Kind::Class(class)) => self.facts.class(*class).parts.clone(),
+            (Some(path), _) => self.imported_class(path).map_or_else(Vec::new, |class| class.parts.clone()),
+            _ => Vec::new(),
+        };
         let own = Weights::from_model(id);
         call.arguments
             .iter()
