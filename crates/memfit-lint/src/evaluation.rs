@@ -296,6 +296,7 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             || function.name.ends_with("forward")
             || context.project.differentiates
             || wants_gradients(context, id)
+            || is_volatile(facts, context.slice(function.span))
             || context.may_be_without_grad(id)
         {
             continue;

@@ -75,6 +75,10 @@ pub(crate) struct Project {
     /// `true` if a model of the project differentiates in its forward pass, such as one that predicts forces:
     /// it needs gradients during evaluation too, and its output may have no graph.
     pub(crate) differentiates: bool,
+    /// `true` if a loader of the project has workers.
+    pub(crate) has_workers: bool,
+    /// `true` if the project sets how processes are started: spawned workers can read tensors on the GPU.
+    pub(crate) spawns: bool,
     /// Words in the names of models whose parameters are set to require no gradients somewhere.
     pub(crate) frozen: std::collections::HashSet<String>,
 }
@@ -83,6 +87,10 @@ impl Project {
     /// Adds the facts of one file.
     pub(crate) fn add(&mut self, facts: &Facts) {
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
+        let mut loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
+        self.has_workers |= loaders.any(|call| crate::rules::has_workers(facts, call));
+        self.spawns |=
+            facts.text.contains("set_start_method") || facts.text.contains("multiprocessing_context");
         let set =
             facts.ops.iter().filter(|op| matches!(op.kind, OpKind::RequireGrad { on } if on != Some(true)));
         self.frozen.extend(set.flat_map(|op| crate::query::words(&op.receiver)).map(str::to_owned));

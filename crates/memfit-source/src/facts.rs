@@ -127,6 +127,8 @@ pub struct Class {
     pub has_batch_norm: bool,
     /// Attributes with layers that have parameters, if nothing in the class turns gradients off.
     pub parts: Vec<String>,
+    /// Attribute in which its forward pass hands a state with its graph to the next one.
+    pub carries: Option<String>,
 }
 
 /// Iterable of a loop.
@@ -254,6 +256,8 @@ pub struct Guard {
     pub what: Arc<GuardTest>,
     /// `true` for an `else` branch.
     pub negated: bool,
+    /// `true` for the statements after a branch that leaves, such as a check that raises.
+    pub is_rest: bool,
     /// Enclosing loop.
     pub looped: Option<LoopId>,
 }
@@ -347,6 +351,8 @@ pub struct Op {
     pub site: Site,
     /// Called function that performs it.
     pub via: Option<FunctionId>,
+    /// Span of the call of that function.
+    pub call: Option<Span>,
     /// `true` if it is in a loop of that function.
     pub deep: bool,
 }

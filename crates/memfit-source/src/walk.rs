@@ -461,7 +461,7 @@ impl<'a> Walker<'a> {
     /// Adds a branch and returns its id.
     fn guard(&mut self, test: Span, what: Arc<GuardTest>, negated: bool) -> GuardId {
         let looped = self.frame.looped;
-        let guard = Guard { parent: self.frame.guard, test, what, negated, looped };
+        let guard = Guard { parent: self.frame.guard, test, what, negated, is_rest: false, looped };
         let id = *self.guards_at.entry((test.start, negated)).or_insert_with(|| {
             let id = GuardId(self.facts.guards.len() as u32);
             self.facts.guards.push(guard.clone());
@@ -478,7 +478,7 @@ impl<'a> Walker<'a> {
         }
         let site = self.site();
         let receiver = receiver.to_owned();
-        self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, deep: false });
+        self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, call: None, deep: false });
     }
 
     /// Creates the graph of a forward pass; empty if gradients are off.

@@ -77,6 +77,10 @@ impl Made for memfit_source::Facts {
     fn stores_of<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = Criterion> + 'a> {
         Box::new(self.calls.iter().filter_map(move |call| {
             let Kind::Criterion { which, .. } = call.result.kind else { return None };
+            // `CrossEntropyLoss().cuda()` is made once.
+            if call.path.is_none() {
+                return None;
+            }
             (self.bound_to(call.span) == Some(name)).then_some(which)
         }))
     }

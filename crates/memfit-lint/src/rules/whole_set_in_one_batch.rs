@@ -28,7 +28,7 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data)
 
-use memfit_source::{Call, IterableKind, OpKind};
+use memfit_source::{Call, Facts, IterableKind, Kind, Op, OpKind, Span, Value};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -76,13 +76,36 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 facts.loader(of).is_some_and(|call| call.span == loader.span) && evaluates(*id)
             })
         });
-        let Some(over) = over else { continue };
+        let Some(place) = over.map(|id| facts.looped(id).header).or_else(|| evaluated_by(facts, loader))
+        else {
+            continue;
+        };
         findings
             .report(
                 size.span,
                 format!("the whole of `{set}` is one batch: its memory grows with the data set"),
             )
-            .label(facts.looped(over).header, "the model gets the whole batch")
+            .label(place, "the model gets the whole batch")
             .help("set a batch size, and add up the results");
     }
+}
+
+/// Call of a function of the project that evaluates a model over a loader, and does not train.
+fn evaluated_by(facts: &Facts, loader: &Call) -> Option<Span> {
+    let is_loader = |value: &Value| match value.kind {
+        Kind::Loader(Some(id)) => facts.loader(id).is_some_and(|call| call.span == loader.span),
+        _ => false,
+    };
+    let on_card = facts
+        .calls
+        .iter()
+        .any(|call| (call.is_method("cuda") || call.is_method("to")) && call.result.device.is_gpu());
+    facts.calls.iter().filter(|_| on_card).find_map(|call| {
+        let given = call.arguments.iter().any(|argument| is_loader(&argument.value));
+        let own =
+            |op: &&Op| op.call == Some(call.span) || call.function.is_some_and(|id| op.site.function == id);
+        let runs = facts.ops.iter().filter(own).any(|op| op.kind == OpKind::Forward);
+        let trains = facts.ops.iter().filter(own).any(|op| matches!(op.kind, OpKind::Backward(_)));
+        (given && runs && !trains).then_some(call.span)
+    })
 }

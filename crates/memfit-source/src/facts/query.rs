@@ -32,6 +32,11 @@ impl Facts {
         (0..self.functions.len() as u32).map(FunctionId)
     }
 
+    /// Ids of all classes.
+    pub fn class_ids(&self) -> impl Iterator<Item = ClassId> + use<> {
+        (0..self.classes.len() as u32).map(ClassId)
+    }
+
     /// Class with an id.
     pub fn class(&self, id: ClassId) -> &Class {
         &self.classes[id.index()]

@@ -18,6 +18,8 @@ pub struct Model {
     pub(crate) has_parameters: bool,
     /// Attributes with layers that have parameters, if its class trains all of them.
     pub(crate) parts: Vec<String>,
+    /// Attribute in which its forward pass hands a state with its graph to the next one.
+    pub(crate) carries: Option<String>,
 }
 
 /// Set of models' parameters.
@@ -135,6 +137,12 @@ impl Facts {
             && part.owners().iter().all(|part| whole.owners().iter().any(|whole| self.is_part(*part, *whole)))
     }
 
+    /// Attribute in which the forward pass of a model hands a state to the next one.
+    pub fn carried(&self, weights: &Weights) -> Option<&str> {
+        let models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
+        models.filter_map(|model| model.carries.as_deref()).next()
+    }
+
     /// Attributes with layers of the models, if their classes are of the project.
     pub fn parts(&self, weights: &Weights) -> impl Iterator<Item = &str> {
         let models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
@@ -186,6 +194,7 @@ mod tests {
             made,
             has_parameters: true,
             parts: Vec::new(),
+            carries: None,
         };
         let facts = Facts {
             models: vec![

@@ -64,6 +64,8 @@ pub(crate) struct ClassExport {
     pub(crate) has_batch_norm: bool,
     /// Attributes with layers, if nothing in the class turns gradients off.
     pub(crate) parts: Vec<String>,
+    /// Attribute in which its forward pass hands a state to the next one.
+    pub(crate) carries: Option<String>,
     /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }

@@ -10,7 +10,7 @@ impl<'a> Walker<'a> {
     pub(super) fn bind(&mut self, name: &'a str, mut value: Value, how: CounterBinding) {
         // `make(config).to(device)` is a tensor or a model.
         let is_moved = matches!(value.kind, Kind::Tensor)
-            && value.graph.unknown
+            && (value.graph.unknown || value.graph.is_none())
             && value.loader.is_none()
             && !value.is(Flags::BATCH);
         if (value.is_unknown() || is_moved) && !matches!(how, CounterBinding::Target(_)) {

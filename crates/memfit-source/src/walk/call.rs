@@ -331,6 +331,9 @@ impl<'a> Walker<'a> {
                     return self.call_summary(node, call, None, &summary, None);
                 }
                 if let Some(class) = self.imported_class(path) {
+                    if class.is_module && path.ends_with("Loss") {
+                        return Value::from_kind(Kind::Criterion { which: Criterion::Other, sums: false });
+                    }
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
                         let last = self

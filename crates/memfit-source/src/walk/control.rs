@@ -178,6 +178,7 @@ impl<'a> Walker<'a> {
         // Code after `if …: continue` is the other branch.
         if first_leaves && node.elif_else_clauses.is_empty() {
             let rest = self.guard(test, what, true);
+            self.facts.guards[rest.index()].is_rest = true;
             self.frame.guard = Some(rest);
         }
     }

@@ -145,6 +145,15 @@ impl<'a> Definitions<'a> {
     }
 }
 
+/// Source text of a dotted name, or of its item with a literal key: `state["step"]`.
+pub(super) fn dotted_item<'a>(expression: &'a Expr, text: &'a str) -> Option<&'a str> {
+    let Expr::Subscript(subscript) = expression else { return dotted(expression, text) };
+    let literal = matches!(&*subscript.slice, Expr::StringLiteral(_));
+    dotted(&subscript.value, text).filter(|_| literal)?;
+    let range = expression.range();
+    text.get(range.start().to_usize()..range.end().to_usize())
+}
+
 /// Source text of a dotted name `a.b.c` without spaces; `None` for other expressions.
 pub(super) fn dotted<'a>(expression: &'a Expr, text: &'a str) -> Option<&'a str> {
     let mut inner = expression;

@@ -40,6 +40,11 @@ impl<'a> Walker<'a> {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
             Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            Kind::Criterion { .. }
+                if matches!(name, "to" | "cuda" | "cpu" | "float" | "half" | "double" | "train" | "eval") =>
+            {
+                return value.clone();
+            }
             Kind::StateDict if ["items", "values"].contains(&name) => {
                 return Value::from_kind(Kind::Unknown).with_device(value.device).with_flags(Flags::WEIGHTS);
             }
@@ -347,8 +352,13 @@ impl<'a> Walker<'a> {
                 let loss = call.arguments.first().filter(|argument| {
                     argument.name.is_none() && (!matches!(kind, Kind::Tensor) || name == "manual_backward")
                 });
-                let by_name =
-                    ["accelerator", "fabric", "engine", "booster", "manual", "optimizer", "strategy"];
+                let by_name = ["accelerator", "engine", "booster", "manual", "optimizer", "strategy"];
+                // Fabric runs the backward pass, and leaves the loss and the optimizer to the script.
+                if let Some(loss) = loss.filter(|_| is_fabric(text, &receiver.value)) {
+                    let loss = Some((loss.value.clone(), loss.value_span));
+                    self.backward(call, loss, false);
+                    return Some(Value::from_kind(Kind::None));
+                }
                 let managed = name == "manual_backward"
                     || (loss.is_some()
                         && by_name.iter().any(|word| text.to_ascii_lowercase().contains(word)))
@@ -385,6 +395,12 @@ impl<'a> Walker<'a> {
                 }
                 _ => None,
             },
+            // `step_and_update_lr()` of an optimizer of the project.
+            _ if matches!(kind, Kind::Optimizer) && name.starts_with("step_") => {
+                let weights = receiver.value.weights.clone();
+                self.op(OpKind::Step { scaled: false, closure: false }, call.span, text, weights);
+                Some(Value::from_kind(Kind::Unknown))
+            }
             "zero_grad" => {
                 let to_zero = call.argument(0, "set_to_none").and_then(|argument| argument.value.truth())
                     == Some(false);
@@ -501,6 +517,14 @@ fn takes_sizes(name: &str) -> bool {
             | "tile"
             | "repeat_interleave"
     )
+}
+
+/// Returns `true` for a Fabric object, by its class or else by its name.
+fn is_fabric(name: &str, value: &Value) -> bool {
+    match &value.kind {
+        Kind::Imported(class) => class.rsplit('.').next() == Some("Fabric"),
+        _ => name.rsplit('.').next().is_some_and(|last| last.trim_start_matches('_') == "fabric"),
+    }
 }
 
 /// Returns `true` for names of Accelerate and Fabric objects.

@@ -28,6 +28,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 is_managed: class.is_managed,
                 has_batch_norm: class.has_batch_norm,
                 parts: class.parts.clone(),
+                carries: class.carries.clone(),
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
@@ -196,6 +197,7 @@ impl<'a> Walker<'a> {
                 weights,
                 site,
                 via: id.or(Some(FunctionId(0))),
+                call: Some(call),
                 deep: op.deep,
             });
         }
@@ -284,6 +286,7 @@ impl<'a> Walker<'a> {
                     test: call,
                     what: what.clone(),
                     negated: *negated,
+                    is_rest: false,
                     looped,
                 });
                 copies.insert(key.clone(), id);

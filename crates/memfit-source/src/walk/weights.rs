@@ -58,7 +58,13 @@ impl<'a> Walker<'a> {
             Origin::Part(parent, _) => (Some(*parent), true),
             Origin::Attribute(..) | Origin::Name(..) => (None, false),
         };
-        self.facts.models.push(Model { parent, made, has_parameters: false, parts: Vec::new() });
+        self.facts.models.push(Model {
+            parent,
+            made,
+            has_parameters: false,
+            parts: Vec::new(),
+            carries: None,
+        });
         self.origins.0.insert(origin, id);
         id
     }
@@ -67,11 +73,19 @@ impl<'a> Walker<'a> {
     pub(super) fn made_weights(&mut self, call: &Call) -> Weights {
         let id = self.model(Origin::Call(call.span.start));
         self.facts.models[id.index()].has_parameters |= self.shows_parameters(call);
-        self.facts.models[id.index()].parts = match (&call.path, &call.target.kind) {
-            (None, Kind::Class(class)) => self.facts.class(*class).parts.clone(),
-            (Some(path), _) => self.imported_class(path).map_or_else(Vec::new, |class| class.parts.clone()),
-            _ => Vec::new(),
+        let (parts, carries) = match (&call.path, &call.target.kind) {
+            (None, Kind::Class(class)) => {
+                let class = self.facts.class(*class);
+                (class.parts.clone(), class.carries.clone())
+            }
+            (Some(path), _) => match self.imported_class(path) {
+                Some(class) => (class.parts.clone(), class.carries.clone()),
+                None => (Vec::new(), None),
+            },
+            _ => (Vec::new(), None),
         };
+        let model = &mut self.facts.models[id.index()];
+        (model.parts, model.carries) = (parts, carries);
         let own = Weights::from_model(id);
         call.arguments
             .iter()
