@@ -282,6 +282,21 @@ const fn backwards_of(op: &Op) -> bool {
     matches!(op.kind, OpKind::Backward(_))
 }
 
+/// Returns `true` if a training program calls a function again and again: from a loop, from a function that
+/// trains, or beside a method that trains.
+fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
+    let trains = |function: FunctionId| {
+        facts.ops.iter().any(|op| op.site.function == function && matches!(op.kind, OpKind::Backward(_)))
+    };
+    let class = facts.function(id).class;
+    let beside = class.is_some()
+        && facts.function_ids().any(|other| facts.function(other).class == class && trains(other));
+    let calls = facts.calls.iter().filter(|call| call.function == Some(id));
+    let repeats =
+        |site: &Site| site.looped.is_some() || site.function != FunctionId::MODULE && trains(site.function);
+    beside || { calls }.any(|call| repeats(&call.site))
+}
+
 /// Finds functions that put models into evaluation mode, call one outside of a loop, and hand no graph on.
 fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -296,6 +311,7 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             || function.name.ends_with("forward")
             || context.project.differentiates
             || wants_gradients(context, id)
+            || !runs_in_training(facts, id)
             || is_volatile(facts, context.slice(function.span))
             || context.may_be_without_grad(id)
         {
@@ -320,8 +336,8 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
         let kept = facts.stores.iter().any(|store| {
             store.site.function == id && store.target.contains('.') && !store.value.graph.is_none()
         });
-        let called = facts.calls.iter().find(|call| call.span == pass.span || call.function == pass.via);
-        let at = called.filter(|call| call.site.function == id).map_or(pass.span, |call| call.span);
+        let at = pass.call.unwrap_or(pass.span);
+        let called = facts.calls.iter().find(|call| call.span == at);
         let is_bound = called.is_some_and(|call| !call.is_statement);
         if !kept && is_bound && !findings.found.iter().any(|found| found.span == at) {
             findings.report(at, WHY).label(mode.span, "the model is put into evaluation mode").help(HELP);

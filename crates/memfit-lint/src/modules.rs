@@ -98,10 +98,22 @@ impl Library {
             None => (name.to_owned(), None),
         };
         for _ in 0..MAX_REEXPORTS {
-            let Some((module, there)) = found.index.reexported(&name) else { break };
-            let (module, there) = (module.to_owned(), there.to_owned());
-            found = self.module(self.file(found.file.parent()?, &module)?)?;
-            name = there;
+            if let Some((module, there)) = found.index.reexported(&name) {
+                let (module, there) = (module.to_owned(), there.to_owned());
+                found = self.module(self.file(found.file.parent()?, &module)?)?;
+                name = there;
+            } else if !found.index.knows(&name) && !found.index.starred().is_empty() {
+                let mut starred = found.index.starred().iter().filter_map(|module| {
+                    let module = self.module(self.file(found.file.parent()?, module)?)?;
+                    let knows = module.index.knows(&name) || !module.index.starred().is_empty();
+                    knows.then_some(module)
+                });
+                let Some(next) = starred.next() else { break };
+                drop(starred);
+                found = next;
+            } else {
+                break;
+            }
         }
         Some((found, rest.map_or(name.clone(), |rest| format!("{name}.{rest}"))))
     }
@@ -134,6 +146,11 @@ impl Modules for FileImports<'_> {
     fn class(&self, module: &str, name: &str) -> Option<ImportedClass> {
         let (module, name) = self.library.defining(self.folder, module, name)?;
         module.index.class(&name)
+    }
+
+    fn names(&self, module: &str) -> Vec<String> {
+        let found = self.library.file(self.folder, module).and_then(|file| self.library.module(file));
+        found.map_or_else(Vec::new, |module| module.index.names().map(str::to_owned).collect())
     }
 }
 

@@ -75,6 +75,8 @@ pub(crate) struct Project {
     /// `true` if a model of the project differentiates in its forward pass, such as one that predicts forces:
     /// it needs gradients during evaluation too, and its output may have no graph.
     pub(crate) differentiates: bool,
+    /// Names of classes of which a model of the project makes a part.
+    pub(crate) parts: std::collections::HashSet<String>,
     /// `true` if a loader of the project has workers.
     pub(crate) has_workers: bool,
     /// `true` if the project sets how processes are started: spawned workers can read tensors on the GPU.
@@ -87,6 +89,13 @@ impl Project {
     /// Adds the facts of one file.
     pub(crate) fn add(&mut self, facts: &Facts) {
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
+        let in_model = |call: &&memfit_source::Call| {
+            facts.function(call.site.function).class.is_some_and(|class| facts.class(class).is_module)
+        };
+        self.parts.extend(facts.calls.iter().filter(in_model).filter_map(|call| {
+            let name = facts.slice(call.callee);
+            name.rsplit('.').next().map(str::to_owned)
+        }));
         let mut loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
         self.has_workers |= loaders.any(|call| crate::rules::has_workers(facts, call));
         self.spawns |=

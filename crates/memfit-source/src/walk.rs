@@ -207,7 +207,8 @@ impl Frame<'_> {
 impl<'a> Walker<'a> {
     /// Creates a walker with the definitions, before any walk.
     fn new(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Self {
-        let definitions = Definitions::collect(&module.body);
+        let mut definitions = Definitions::collect(&module.body);
+        definitions.bring_starred(text, imports);
         let functions = definitions.functions.len();
         let mut walker = Self {
             text,
@@ -310,6 +311,7 @@ impl<'a> Walker<'a> {
             .into_iter()
             .map(|(name, mut binding)| {
                 binding.value.graph = Graph::unknown().clone_if(!binding.value.graph.is_none());
+                binding.value.forget_item_graphs();
                 (binding.looped, binding.outer) = (None, None);
                 (name, binding)
             })
@@ -419,6 +421,7 @@ impl<'a> Walker<'a> {
         if let Some(seed) = self.seeds.get(&(id, index)).filter(|seed| self.pass == 2 && !seed.is_unknown()) {
             value = seed.clone();
             value.graph = Graph::unknown().clone_if(!seed.graph.is_none());
+            value.forget_item_graphs();
         } else if let Some(annotation_value) =
             annotation.and_then(|annotation| self.annotation_value(annotation))
         {

@@ -40,11 +40,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // The argument is checked first, since resolving the callee takes a search.
         let first = call.argument(0, "input").filter(|first| first.value.is(Flags::SOFTMAX));
         if let Some(first) = first.filter(|_| takes_logits(context, call)) {
-            // A repeated `log_softmax` has no effect.
-            let text = &context.facts.text;
-            if text.contains("log_softmax") || text.contains("LogSoftmax") {
-                continue;
-            }
             findings
                 .report(
                     first.value_span,

@@ -197,12 +197,16 @@ impl Flags {
 
     /// Contained bytes: it was divided by 255.
     pub const BYTES: Self = Self(1 << 20);
+    /// An option that is named as the size of a batch.
+    pub const BATCH_SIZE: Self = Self(1 << 26);
     /// The number of batches of a loader.
     pub const LENGTH: Self = Self(1 << 21);
     /// A model's weights, one by one.
     pub const WEIGHTS: Self = Self(1 << 22);
     /// A copy of weights.
     pub const COPIED: Self = Self(1 << 23);
+    /// The last operation was the logarithm of a softmax.
+    pub const LOG_SOFTMAX: Self = Self(1 << 25);
     /// Computed from the name's own value before, without its graph.
     pub const CUT_OFF: Self = Self(1 << 24);
 
@@ -237,6 +241,8 @@ pub enum Divisor {
     Number(i64),
     /// The number of batches of a loader.
     Length,
+    /// The size of a batch, by the option's name.
+    BatchSize,
 }
 
 /// Abstract value.
@@ -394,6 +400,11 @@ impl Value {
     /// Replaces the graphs of it and its parts.
     pub(crate) fn map_graphs(&mut self, graph: &dyn Fn(&Graph) -> Graph) {
         self.graph = graph(&self.graph);
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.map_graphs(graph);
+            self.items = Some(Arc::new(items));
+        }
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut hung: Vec<Self> = parts.to_vec();
             for part in &mut hung {
@@ -403,11 +414,25 @@ impl Value {
         }
     }
 
+    /// Forgets which graphs a container's elements have: they are those of another function.
+    pub(crate) fn forget_item_graphs(&mut self) {
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.map_graphs(&|graph| Graph::unknown().clone_if(!graph.is_none()));
+            self.items = Some(Arc::new(items));
+        }
+    }
+
     /// Removes the graphs of it and its parts; values that had one get these flags.
     pub(crate) fn cut_graphs(&mut self, flags: Flags) {
         if !self.graph.is_none() {
             self.flags = self.flags.union(flags);
             self.graph = Graph::none();
+        }
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.cut_graphs(flags);
+            self.items = Some(Arc::new(items));
         }
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut cut_graphs: Vec<Self> = parts.to_vec();
@@ -451,6 +476,9 @@ impl Value {
             (a, b) if a == b => a.clone(),
             (Kind::None | Kind::Undefined, kind) | (kind, Kind::None | Kind::Undefined) => kind.clone(),
             (Kind::Scaler(_), Kind::Scaler(_)) => Kind::Scaler(None),
+            (Kind::Criterion { sums: a, .. }, Kind::Criterion { sums: b, .. }) => {
+                Kind::Criterion { which: Criterion::Other, sums: *a || *b }
+            }
             (Kind::Loader(_), Kind::Loader(_)) => Kind::Loader(None),
             (Kind::Tensor, Kind::Number) | (Kind::Number, Kind::Tensor) => Kind::Tensor,
             (Kind::Container { .. }, Kind::Container { .. }) => Kind::Container { bounded: true },

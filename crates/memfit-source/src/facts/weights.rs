@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Facts, ModelId};
+use super::{Facts, Flags, ModelId};
 
 /// Model, or a part of one.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Model {
     pub(crate) parts: Vec<String>,
     /// Attribute in which its forward pass hands a state with its graph to the next one.
     pub(crate) carries: Option<String>,
+    /// Last operation on each part of its output, if that is a tuple and its class is in another module.
+    pub(crate) outputs: Option<Vec<Flags>>,
 }
 
 /// Set of models' parameters.
@@ -195,6 +197,7 @@ mod tests {
             has_parameters: true,
             parts: Vec::new(),
             carries: None,
+            outputs: None,
         };
         let facts = Facts {
             models: vec![

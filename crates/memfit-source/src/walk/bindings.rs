@@ -57,6 +57,7 @@ impl<'a> Walker<'a> {
         let Some(attribute) = name.strip_prefix("self.").filter(|rest| !rest.contains('.')) else { return };
         let mut value = value.clone();
         value.graph = Graph::unknown().clone_if(!value.graph.is_none());
+        value.forget_item_graphs();
         let joined = match self.attributes.get(&(class, attribute)) {
             // A value known by its name only gives way to an inferred one.
             Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
@@ -73,6 +74,7 @@ impl<'a> Walker<'a> {
         if let Some(binding) = self.frame.outer.as_ref().and_then(|outer| outer.get(name)) {
             let mut value = binding.value.clone();
             value.graph = Graph::unknown().clone_if(!value.graph.is_none());
+            value.forget_item_graphs();
             return (value, CounterBinding::Elsewhere);
         }
         if let Some(attribute) = name.strip_prefix("self.")

@@ -11,7 +11,7 @@ use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, 
 use crate::project::Summary;
 
 /// Operations for which rules check whether they are the last on an output.
-const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID);
+const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX);
 
 impl<'a> Walker<'a> {
     pub(super) fn call(&mut self, node: &'a ExprCall, is_statement: bool) -> Value {
@@ -281,7 +281,9 @@ impl<'a> Walker<'a> {
             self.forward(&inputs, weights)
         };
         let device = if module.device == Device::Unknown {
-            call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device)
+            // A wrapper such as `DataParallel` moves the batch itself.
+            let given = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+            if given == Device::Cpu { Device::Unknown } else { given }
         } else {
             module.device
         };
@@ -289,7 +291,10 @@ impl<'a> Walker<'a> {
         let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
         let last = forward.and_then(|id| self.summary(id));
         let flags = flags.union(Flags::OUTPUT);
-        let parts = last.as_ref().and_then(|summary| summary.last_operations());
+        let parts = match &last {
+            Some(summary) => summary.last_operations(),
+            None => self.outputs_of(&module.weights),
+        };
         if let Some(parts) = parts {
             let part =
                 |last: Flags| Value::tensor(graph.clone()).with_device(device).with_flags(flags.union(last));
@@ -311,7 +316,23 @@ impl<'a> Walker<'a> {
         if sums || reduction.as_deref() == Some("sum") {
             flags = flags.union(Flags::SUMMED);
         }
-        let device = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+        let mut device = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+        // What a loss compares is on one device.
+        let met = call.arguments.iter().map(|argument| argument.value.device).find(|device| device.is_gpu());
+        if let Some(met) = met.filter(|_| device == Device::Unknown) {
+            device = met;
+            for argument in &call.arguments {
+                let name = self.slice(argument.value_span);
+                if let Some(binding) = self.frame.env.get(name)
+                    && binding.value.device == Device::Unknown
+                    && matches!(binding.value.kind, Kind::Tensor)
+                {
+                    let mut binding = binding.clone();
+                    binding.value.device = met;
+                    self.frame.env.set(name, binding);
+                }
+            }
+        }
         if self.frame.grad == Grad::Off {
             return Value::tensor(Graph::none())
                 .with_device(device)
@@ -340,6 +361,8 @@ impl<'a> Walker<'a> {
                             .method_there(path, "forward")
                             .map_or(Flags::NONE, |own| own.last_operation());
                         let weights = self.made_weights(call);
+                        let forward = self.method_there(path, "forward");
+                        self.set_outputs(&weights, forward.and_then(|own| own.last_operations()));
                         return Value {
                             weights,
                             ..Value::from_kind(Kind::Module).with_flags(norm.union(last))

@@ -101,7 +101,8 @@ impl Graphs {
 
     /// Parameters used by a forward pass.
     pub(super) fn weights(&self, id: u32) -> &Weights {
-        &self.weights[id as usize]
+        static NONE: std::sync::LazyLock<Weights> = std::sync::LazyLock::new(Weights::default);
+        self.weights.get(id as usize).unwrap_or(&NONE)
     }
 
     pub(super) fn state(&self, id: u32) -> GraphState {

@@ -29,7 +29,10 @@ impl<'a> Walker<'a> {
             Expr::Subscript(node) => self.subscript(node),
             Expr::BinOp(node) => {
                 let left = self.eval(&node.left);
-                let right = self.eval(&node.right);
+                let mut right = self.eval(&node.right);
+                if matches!(node.op, Operator::Div) && is_batch_size(dotted(&node.right, self.text)) {
+                    right = right.with_flags(Flags::BATCH_SIZE);
+                }
                 let result = self.arithmetic(node.op, &left, &right);
                 if matches!(node.op, Operator::Div) && is_byte_range(&node.right) {
                     return result
@@ -319,7 +322,9 @@ impl<'a> Walker<'a> {
                     // `[0]` of an output may also be an element of a tuple.
                     slice => narrows(slice) && matches!(slice, Expr::Slice(_)),
                 };
-                let value = owner.without(Flags::SCALAR.union(Flags::SOFTMAX).union(Flags::SIGMOID));
+                let value = owner.without(
+                    Flags::SCALAR.union(Flags::SOFTMAX).union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX),
+                );
                 if shares { value.with_flags(Flags::VIEW) } else { value }
             }
             _ => {
@@ -567,6 +572,12 @@ impl<'a> Walker<'a> {
         self.frame.silent -= 1;
         value
     }
+}
+
+/// Returns `true` for an option such as `args.train_batch_size`.
+fn is_batch_size(name: Option<&str>) -> bool {
+    let last = name.and_then(|name| name.rsplit('.').next()).unwrap_or_default().to_ascii_lowercase();
+    last == "batch_size" || last.ends_with("_batch_size") || last == "batchsize"
 }
 
 /// Returns `true` for `loss.data[0]`.

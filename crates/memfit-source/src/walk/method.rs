@@ -66,19 +66,14 @@ impl<'a> Walker<'a> {
         if ["clear", "pop", "popleft"].contains(&name) {
             self.record_emptied(text);
         }
-        if matches!(name, "parameters" | "named_parameters")
-            && value.is_unknown()
-            && call.arguments.is_empty()
-        {
+        // A tensor has no such methods: it is a model that was moved.
+        let maybe = value.is_unknown() || matches!(value.kind, Kind::Tensor);
+        if matches!(name, "parameters" | "named_parameters") && maybe && call.arguments.is_empty() {
             self.infer_module(text, value);
             let weights = self.weights_of(text, value);
             return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
-        if matches!(name, "train" | "eval")
-            && call.is_statement
-            && value.is_unknown()
-            && !value.is(Flags::BATCH)
-        {
+        if matches!(name, "train" | "eval") && call.is_statement && maybe && !value.is(Flags::BATCH) {
             return self.switch_mode(node, call, receiver, name, inputs);
         }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
@@ -307,8 +302,11 @@ impl<'a> Walker<'a> {
                     unseen.loader = value.loader;
                     return unseen;
                 }
-                let changed =
-                    Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::FULL_IMAGE).union(Flags::WIDENED);
+                let changed = Flags::SOFTMAX
+                    .union(Flags::SIGMOID)
+                    .union(Flags::LOG_SOFTMAX)
+                    .union(Flags::FULL_IMAGE)
+                    .union(Flags::WIDENED);
                 let same = super::library_calls::is_elementwise(name);
                 let flags = value.flags.without(if same { changed } else { changed.union(Flags::SCALAR) });
                 let trains = name.starts_with("requires_grad");

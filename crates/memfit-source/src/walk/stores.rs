@@ -176,6 +176,7 @@ impl Value {
             _ if changed => None,
             Kind::Int(number) => Some(Divisor::Number(number)),
             Kind::Number if divisor.is(Flags::LENGTH) => Some(Divisor::Length),
+            _ if divisor.is(Flags::BATCH_SIZE) => Some(Divisor::BatchSize),
             _ => None,
         }
     }

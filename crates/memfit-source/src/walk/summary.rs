@@ -43,7 +43,8 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
             Some(((*name).to_owned(), (module.to_owned(), there.to_owned())))
         })
         .collect();
-    Index { functions, classes, reexported }
+    let starred = definitions.starred_modules.iter().map(|module| module.to_string()).collect();
+    Index { functions, classes, reexported, starred }
 }
 
 fn collect_methods(
@@ -156,6 +157,7 @@ impl<'a> Walker<'a> {
                 self.mark_freed(&graph, backward, op.through.is_empty());
                 if id.is_none() {
                     backward.loss = std::mem::take(&mut backward.loss).exported();
+                    backward.loss.items = None;
                 }
                 backward.loss.graph = graph;
                 backward.loss_span = call;

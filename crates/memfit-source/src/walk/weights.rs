@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use super::Walker;
 use super::env::Binding;
 use crate::facts::{
-    Argument, Call, ClassId, CounterBinding, FunctionId, Graph, Kind, Model, ModelId, OpKind, Receiver,
-    Value, Weights,
+    Argument, Call, ClassId, CounterBinding, Flags, FunctionId, Graph, Kind, Model, ModelId, OpKind,
+    Receiver, Value, Weights,
 };
 
 /// Origin of a model.
@@ -64,6 +64,7 @@ impl<'a> Walker<'a> {
             has_parameters: false,
             parts: Vec::new(),
             carries: None,
+            outputs: None,
         });
         self.origins.0.insert(origin, id);
         id
@@ -91,6 +92,18 @@ impl<'a> Walker<'a> {
             .iter()
             .filter(|argument| argument.value.weights.is_known())
             .fold(own, |all, argument| all.union(&argument.value.weights))
+    }
+
+    /// Keeps the last operations on the parts of a model's output.
+    pub(super) fn set_outputs(&mut self, weights: &Weights, outputs: Option<Vec<Flags>>) {
+        if let Some(id) = weights.owners().first() {
+            self.facts.models[id.index()].outputs = outputs;
+        }
+    }
+
+    pub(super) fn outputs_of(&self, weights: &Weights) -> Option<Vec<Flags>> {
+        let [id, ..] = weights.owners() else { return None };
+        self.facts.models[id.index()].outputs.clone().filter(|_| weights.is_exact())
     }
 
     /// Returns `true` if the text of a call shows that the model has parameters.
@@ -204,12 +217,16 @@ impl<'a> Walker<'a> {
 
     /// Treats a name as a model if `parameters()` is called on it and its kind is unknown.
     pub(super) fn infer_module(&mut self, name: &'a str, value: &Value) {
-        if !matches!(value.kind, Kind::Unknown | Kind::Undefined) || name == "self" {
+        if !matches!(value.kind, Kind::Unknown | Kind::Undefined | Kind::Tensor) || name == "self" {
             return;
         }
         let Some(binding) = self.frame.env.get(name) else { return };
         let mut binding = binding.clone();
-        binding.value = Value { weights: binding.value.weights, ..Value::from_kind(Kind::Module) };
+        binding.value = Value {
+            weights: binding.value.weights,
+            device: binding.value.device,
+            ..Value::from_kind(Kind::Module)
+        };
         let found = binding.value.clone();
         self.frame.env.set(name, binding);
         self.attribute(name, &found);
