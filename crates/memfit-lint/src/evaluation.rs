@@ -236,7 +236,8 @@ const WANTS: &[&str] =
 
 fn wants_gradients(context: &Context<'_>, function: FunctionId) -> bool {
     let text = context.slice(context.facts.function(function).span);
-    words(text).any(|word| WANTS.contains(&word))
+    let mut code = text.lines().map(|line| line.split('#').next().unwrap_or(line));
+    code.any(|line| words(line).any(|word| WANTS.contains(&word)))
 }
 
 /// Returns `true` if a backward pass of the text goes through what an operation computes.

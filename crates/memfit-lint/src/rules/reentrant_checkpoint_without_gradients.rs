@@ -90,8 +90,23 @@ fn is_leaf(context: &Context<'_>, call: &Call, input: &Argument) -> bool {
     if index == 0 || is_part || context.project.parts.contains(&facts.class(class).name) {
         return false;
     }
-    // A model that is made elsewhere gets its batch first.
-    if fed.peek().is_none() { index == 1 && is_outermost(facts, class) } else { fed.all(|fed| fed.is_leaf) }
+    // A model that is made elsewhere gets its images first.
+    let layer = call.arguments.first().map_or("", |layer| context.slice(layer.value_span));
+    if fed.peek().is_none() {
+        index == 1 && takes_images(facts, layer) && is_outermost(facts, class)
+    } else {
+        fed.all(|fed| fed.is_leaf)
+    }
+}
+
+/// Returns `true` for a layer that is made for the channels of images.
+fn takes_images(facts: &Facts, layer: &str) -> bool {
+    let channels = ["input_channels", "in_chans", "img_channels", "image_channels", "n_channels", "3", "1"];
+    facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(layer)).any(|call| {
+        let first = call.arguments.first().map_or("", |first| facts.slice(first.value_span));
+        let last = first.rsplit('.').next().unwrap_or(first);
+        channels.contains(&last) && !call.is("torch.nn.Linear")
+    })
 }
 
 /// Returns `true` for a class that no other class of its file has as a base, and that is no discriminator of
