@@ -1,7 +1,8 @@
 //! # eval-mode-not-restored
 //!
 //! ## What it does
-//! Finds training loops in which the model is switched to evaluation mode and never back.
+//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by a
+//! function that it calls.
 //!
 //! ## Why
 //! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation

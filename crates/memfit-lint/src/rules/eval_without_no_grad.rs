@@ -1,7 +1,8 @@
 //! # eval-without-no-grad
 //!
 //! ## What it does
-//! Finds evaluation loops that call a model with gradients on.
+//! Finds evaluation that calls a model with gradients on: loops, single passes between `eval()` and `train()`
+//! in a training loop, and functions that training calls, of which no graph leaves.
 //!
 //! ## Why
 //! Each forward pass saves its activations for a backward pass that never comes. They are freed when the

@@ -2,8 +2,8 @@
 //!
 //! ## What it does
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
-//! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a frozen backbone
-//! below a trained head.
+//! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a target that the
+//! trained model computes in evaluation mode, and for parts of a model of which the optimizer holds others.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its

@@ -1,7 +1,8 @@
 //! # reentrant-checkpoint-without-gradients
 //!
 //! ## What it does
-//! Finds reentrant checkpoints of layers whose inputs require no gradient.
+//! Finds reentrant checkpoints of layers whose inputs require no gradient: batches, and the images that the
+//! first layer of a model gets.
 //!
 //! ## Why
 //! With `use_reentrant=True`, the output requires a gradient only if an input does. The input of a model's

@@ -1,7 +1,8 @@
 //! # softmax-before-cross-entropy
 //!
 //! ## What it does
-//! Finds probabilities that are passed to a loss that takes logits.
+//! Finds probabilities that are passed to a loss that takes logits, also where a model's head computes them.
+//! A second log-softmax has no effect, and is left alone.
 //!
 //! ## Why
 //! `cross_entropy` applies `log_softmax` itself, so that probabilities are normalised twice. Measured: the
@@ -73,9 +74,7 @@ impl Made for memfit_source::Facts {
         Box::new(self.calls.iter().filter_map(move |call| {
             let Kind::Criterion { which, .. } = call.result.kind else { return None };
             // `CrossEntropyLoss().cuda()` is made once.
-            if call.path.is_none() {
-                return None;
-            }
+            call.path.as_ref()?;
             (self.bound_to(call.span) == Some(name)).then_some(which)
         }))
     }

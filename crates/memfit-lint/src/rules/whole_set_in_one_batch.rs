@@ -1,7 +1,7 @@
 //! # whole-set-in-one-batch
 //!
 //! ## What it does
-//! Finds evaluation in a single batch of the whole data set.
+//! Finds evaluation in a single batch of the whole data set, by a loop or by a function that gets the loader.
 //!
 //! ## Why
 //! The batch and its activations are as large as the data set, so that the memory for an evaluation grows

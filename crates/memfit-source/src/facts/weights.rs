@@ -141,8 +141,8 @@ impl Facts {
 
     /// Attribute in which the forward pass of a model hands a state to the next one.
     pub fn carried(&self, weights: &Weights) -> Option<&str> {
-        let models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
-        models.filter_map(|model| model.carries.as_deref()).next()
+        let mut models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
+        models.find_map(|model| model.carries.as_deref())
     }
 
     /// Attributes with layers of the models, if their classes are of the project.

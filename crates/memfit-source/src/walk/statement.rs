@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use super::definitions::dotted;
 use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
-use crate::facts::{CounterBinding, ImportFrom, LoopId, OpKind, Store, StoreKind, Update};
-use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
+use crate::facts::{CounterBinding, ImportFrom, LoopId, Store, StoreKind, Update};
+use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value};
 use crate::position::Span;
 
 /// Returns `true` if a body always leaves the enclosing block.
@@ -333,32 +333,6 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Handles `for p in model.parameters(): p.requires_grad = False`.
-    fn require_grad_of(&mut self, parameter: &'a Expr, on: Option<bool>, whole: Span) {
-        let Expr::Name(name) = parameter else { return };
-        let Some(binding) = self.frame.env.get(name.id.as_str()) else { return };
-        let CounterBinding::Target(id) = binding.how else { return };
-        let weights = binding.value.weights.clone();
-        let over = self.slice(self.facts.loops[id.index()].iterable);
-        let model = [".parameters()", ".named_parameters()"].iter().find_map(|end| over.strip_suffix(end));
-        let Some(model) = model else {
-            if weights.is_known() {
-                self.op(OpKind::RequireGrad { on }, whole, "", weights);
-            }
-            return;
-        };
-        self.op(OpKind::RequireGrad { on }, whole, model, weights);
-        if let Some((binding, on)) = self.frame.env.get(model).zip(on) {
-            let mut binding = binding.clone();
-            binding.value = if on {
-                binding.value.without(Flags::FROZEN)
-            } else {
-                binding.value.with_flags(Flags::FROZEN)
-            };
-            self.frame.env.set(model, binding);
-        }
-    }
-
     fn unpack(&mut self, targets: &'a [Expr], value: &Value, source: Option<&'a Expr>, whole: Span) {
         let sources: Option<&'a [Expr]> = match source {
             Some(Expr::Tuple(node)) if node.elts.len() == targets.len() => Some(&node.elts),
@@ -535,22 +509,6 @@ impl<'a> Walker<'a> {
             if adds.is_some() { how } else { CounterBinding::Assigned(self.frame.looped) },
         );
         self.keep_origin(name, Some(began));
-    }
-
-    /// Records `parameter.grad = …`.
-    fn write_grad(&mut self, owner: &'a Expr, target: &'a Expr, clears: bool, whole: Span) {
-        self.eval(owner);
-        let single = match owner {
-            Expr::Subscript(subscript) => {
-                literal(&subscript.slice).is_some()
-                    && matches!(&*subscript.value, Expr::Subscript(_) | Expr::Call(_) | Expr::Name(_))
-                    && self.slice(span(owner)).contains("param")
-            }
-            _ => false,
-        };
-        let _ = target;
-        let receiver = self.slice(span(owner));
-        self.op(OpKind::WriteGrad { single, clears }, whole, receiver, Weights::default());
     }
 
     /// Records an assignment to `os.environ[…]` as a call.

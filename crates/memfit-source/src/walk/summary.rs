@@ -43,7 +43,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
             Some(((*name).to_owned(), (module.to_owned(), there.to_owned())))
         })
         .collect();
-    let starred = definitions.starred_modules.iter().map(|module| module.to_string()).collect();
+    let starred = definitions.starred_modules.iter().map(ToString::to_string).collect();
     Index { functions, classes, reexported, starred }
 }
 
