@@ -118,6 +118,17 @@ impl Library {
         Some((found, rest.map_or(name.clone(), |rest| format!("{name}.{rest}"))))
     }
 
+    /// Collects the names that a module exports, and those of the modules from which it imports all.
+    fn names(&self, folder: &Path, module: &str, level: u8, into: &mut Vec<String>) {
+        let found = self.file(folder, module).and_then(|file| self.module(file));
+        let Some(found) = found else { return };
+        into.extend(found.index.names().map(str::to_owned));
+        let Some((level, folder)) = level.checked_sub(1).zip(found.file.parent()) else { return };
+        for starred in found.index.starred() {
+            self.names(folder, starred, level, into);
+        }
+    }
+
     fn function(&self, module: &Module, name: &str, level: u8) -> Option<ImportedFunction> {
         if !module.index.has_function(name) {
             return None;
@@ -149,8 +160,9 @@ impl Modules for FileImports<'_> {
     }
 
     fn names(&self, module: &str) -> Vec<String> {
-        let found = self.library.file(self.folder, module).and_then(|file| self.library.module(file));
-        found.map_or_else(Vec::new, |module| module.index.names().map(str::to_owned).collect())
+        let mut names = Vec::new();
+        self.library.names(self.folder, module, MAX_REEXPORTS, &mut names);
+        names
     }
 }
 

@@ -86,13 +86,9 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     {
         return;
     }
-    let optimizers: Vec<&Weights> = facts
-        .calls
-        .iter()
-        .filter(|call| matches!(call.result.kind, Kind::Optimizer))
-        .map(|call| &call.result.weights)
-        .collect();
-    if optimizers.is_empty() || !optimizers.iter().all(|held| held.is_exact()) {
+    let optimizers: Vec<&Call> =
+        facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer)).collect();
+    if optimizers.is_empty() || !optimizers.iter().all(|made| made.result.weights.is_exact()) {
         return;
     }
     for (op, backward) in backwards(facts) {
@@ -102,11 +98,17 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))
         {
-            let holders: Vec<_> =
-                optimizers.iter().filter(|held| facts.overlap(held, pass) != Overlap::No).collect();
+            let holders: Vec<_> = optimizers
+                .iter()
+                .filter(|made| facts.overlap(&made.result.weights, pass) != Overlap::No)
+                .collect();
             let why = match holders.as_slice() {
                 [] => "no optimizer holds them",
-                [held] if facts.covers(pass, held) && facts.exceeds(pass, held) && !cuts_inside(context) => {
+                [made]
+                    if facts.covers(pass, &made.result.weights)
+                        && facts.exceeds(pass, &made.result.weights)
+                        && !cuts_inside(context) =>
+                {
                     "the optimizer holds only a part of them"
                 }
                 _ if is_cleared_unused(facts, op, pass, &backward.passes[index + 1..]) => {
@@ -123,9 +125,16 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             });
             let Some(forward) = forward else { continue };
             let name = &forward.receiver;
-            let at: Span = forward.span;
-            findings
-                .report(at, format!("gradients of `{name}` are computed for nothing: {why}"))
+            // Its optimizer is what leaves a part out.
+            let made = holders.first().filter(|_| why.contains("a part")).map(|made| made.span);
+            let found = findings.report(
+                made.unwrap_or(forward.span),
+                format!("gradients of `{name}` are computed for nothing: {why}"),
+            );
+            if made.is_some() {
+                found.label(forward.span, "the whole model is called here");
+            }
+            found
                 .label(op.span, "by this backward pass")
                 .help(format!(
                     "call it under `torch.no_grad()`, detach its output, or freeze it: `{name}.requires_grad_(False)`"
@@ -167,6 +176,9 @@ fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
         Some((op, pass))
     });
     let (Some((forward, pass)), false) = (passed, frozen) else { return };
+    if findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == optimizers[0].span) {
+        return;
+    }
     // Another part of the model is in the text of its class, or is used in this one.
     let prefix = format!("{model}.");
     let is_part = |name: &str| !held.iter().any(|(_, part)| *part == name);

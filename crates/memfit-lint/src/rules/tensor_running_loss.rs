@@ -160,7 +160,11 @@ enum How {
 }
 
 fn is_loss(value: &Value) -> bool {
-    value.is(Flags::SCALAR) && !value.graph.is_none()
+    let parts = match &value.kind {
+        Kind::Tuple(parts) => parts.iter().any(is_loss),
+        _ => value.elements().is_some_and(is_loss),
+    };
+    parts || value.is(Flags::SCALAR) && !value.graph.is_none()
 }
 
 /// Returns `true` if a name occurs in a text as a whole word.

@@ -301,6 +301,11 @@ impl Value {
         self
     }
 
+    /// Join of a container's elements.
+    pub fn elements(&self) -> Option<&Self> {
+        self.items.as_deref()
+    }
+
     /// An element of a container, if all are objects of a kind: models, optimizers, objects of a class.
     pub(crate) fn item(&self) -> Option<Self> {
         let item = self.items.as_deref()?;

@@ -384,7 +384,11 @@ impl<'a> Walker<'a> {
                 }
             }
             ("builtins.next", _) => {
-                Value { loader: call.arguments.first()?.value.loader, ..Value::unknown() }
+                let of = &call.arguments.first()?.value;
+                match of.kind {
+                    Kind::Loader(id) => Value { loader: id, ..Value::unknown() }.with_flags(Flags::BATCH),
+                    _ => Value { loader: of.loader, ..Value::unknown() },
+                }
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
             (_, name) if path.starts_with("torch.") && super::method::has_no_gradient(name) => {
