@@ -529,7 +529,7 @@ impl Value {
         };
         // Where one path cuts the graph off, the other is that of the first iteration, for example.
         let cuts = |value: &Self| value.graph.is_none() && value.is(Flags::CUT_OFF);
-        let graph = if cuts(self) || cuts(other) {
+        let graph = if (cuts(self) || cuts(other)) && !(self.graph.is_none() && other.graph.is_none()) {
             self.graph.union(&other.graph).with_unknown()
         } else {
             self.graph.either(&other.graph)
