@@ -243,6 +243,8 @@ pub struct Backward {
     pub create: Option<Span>,
     /// Graphs that it goes through, and that an earlier iteration or an earlier line has freed.
     pub freed: Graph,
+    /// `true` if it goes through a graph of an earlier iteration.
+    pub carried: bool,
     /// `true` if a framework runs it and scales the loss.
     pub managed: bool,
     /// Earlier loop whose iterations the loss sums up.

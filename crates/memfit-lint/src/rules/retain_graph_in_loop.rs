@@ -41,7 +41,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(facts) {
         let (Some(retain), Some(looped)) = (backward.retain, op.site.looped) else { continue };
         // The next iteration may use the part of the graph that was built before the loop.
-        if op.deep || backward.create.is_some() || backward.has_outer_graph {
+        if op.deep || backward.create.is_some() || backward.has_outer_graph || backward.carried {
             continue;
         }
         // A second pass through the same graph in the iteration is the purpose of the argument.

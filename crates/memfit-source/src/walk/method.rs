@@ -4,9 +4,10 @@ use ruff_python_ast::{Expr, ExprCall};
 
 use super::Walker;
 use super::definitions::dotted;
+use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
-use crate::facts::{Backward, Call, OpKind, Receiver, StoreKind};
+use crate::facts::{Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
@@ -232,11 +233,8 @@ impl<'a> Walker<'a> {
                 if name == "detach_"
                     && let Expr::Attribute(attribute) = &*node.func
                     && let Some(name) = dotted(&attribute.value, self.text)
-                    && let Some(binding) = self.frame.env.get(name)
                 {
-                    let mut binding = binding.clone();
-                    binding.value = result.clone();
-                    self.frame.env.set(name, binding);
+                    self.detached_in_place(name, &result);
                 }
                 result
             }
@@ -320,6 +318,20 @@ impl<'a> Walker<'a> {
                 Value { kind, graph, flags, ..value }
             }
         }
+    }
+
+    /// `h.detach_()` cuts `h` off, and in `for h in hidden:` all of `hidden`.
+    fn detached_in_place(&mut self, name: &'a str, result: &Value) {
+        let Some(binding) = self.frame.env.get(name).cloned() else { return };
+        if let CounterBinding::Target(id) = binding.how {
+            let whole = self.slice(self.facts.loops[id.index()].iterable);
+            if let Some(of) = self.frame.env.get(whole).cloned() {
+                let mut value = of.value;
+                value.cut_graphs(Flags::CUT_OFF);
+                self.frame.env.set(whole, Binding { value, ..of });
+            }
+        }
+        self.frame.env.set(name, Binding { value: result.clone(), ..binding });
     }
 
     /// `x.div_(k)` changes `x`.
@@ -460,6 +472,7 @@ impl<'a> Walker<'a> {
             loss: loss.clone(),
             loss_span,
             freed,
+            carried: self.goes_back(&loss.graph),
             managed,
             of_loop: None,
             built_this_iteration: !loss.graph.unknown

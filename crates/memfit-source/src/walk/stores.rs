@@ -59,6 +59,12 @@ impl<'a> Walker<'a> {
         value.graph.ids.iter().any(alive)
     }
 
+    /// Returns `true` if a graph has a part of an earlier iteration of the innermost loop.
+    pub(super) fn goes_back(&self, graph: &Graph) -> bool {
+        let earlier = self.frame.loop_first_graph..self.frame.iteration_first_graph;
+        graph.ids.iter().any(|id| earlier.contains(id) && graph.has(*id))
+    }
+
     /// Returns `true` if a part of a value's graph is built in a loop.
     pub(super) fn is_built_in(&self, value: &Value, looped: Option<LoopId>) -> bool {
         let first = looped.and_then(|looped| self.loop_graphs.get(&looped)).copied();

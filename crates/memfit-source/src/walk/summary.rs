@@ -168,6 +168,7 @@ impl<'a> Walker<'a> {
                 backward.has_outer_graph = false;
                 backward.passes = Vec::new();
                 backward.freed = Graph::none();
+                backward.carried = self.goes_back(&backward.loss.graph);
             }
             if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
                 continue;
