@@ -34,7 +34,8 @@
 //! No fix: the right change depends on the program.
 //!
 //! ## References
-//! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
+//! - [Locally disabling gradient
+//! computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
 
 use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 

@@ -3,7 +3,8 @@
 //! ## What it does
 //! Finds backward passes through a graph that an earlier iteration has freed, for example when the hidden
 //! state of a recurrent network is carried from batch to batch, in a variable, an attribute, or the model
-//! itself. A state that is set anew on one path only, such as the end of an episode, is carried on the others.
+//! itself. A state that is set anew on one path only, such as the end of an episode, is carried on the
+//! others.
 //!
 //! ## Why
 //! The second `backward()` reaches the first batch's graph, which was freed, and raises `RuntimeError: Trying

@@ -58,7 +58,8 @@ impl<'a> Definitions<'a> {
         found
     }
 
-    /// Adds the names that `from module import *` brings along from the project, as far as the text uses them.
+    /// Adds the names that `from module import *` brings along from the project, as far as the text uses
+    /// them.
     pub(super) fn bring_starred(&mut self, text: &'a str, imports: &dyn Imports) {
         for module in &self.starred_modules {
             for name in imports.names(module) {

@@ -129,7 +129,8 @@ impl<'a> Walker<'a> {
 }
 
 impl Walker<'_> {
-    /// Attribute that the forward pass of a class computes from its own value: `out, self.h = self.rnn(x, self.h)`.
+    /// Attribute that the forward pass of a class computes from its own value: `out, self.h = self.rnn(x,
+    /// self.h)`.
     fn carried(&self, class: &StmtClassDef) -> Option<String> {
         let forward = class.body.iter().find_map(|statement| match statement {
             Stmt::FunctionDef(method) if method.name.id.as_str() == "forward" => Some(method),
