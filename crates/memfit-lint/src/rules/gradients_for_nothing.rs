@@ -34,10 +34,9 @@
 //! No fix: the right change depends on the program.
 //!
 //! ## References
-//! - [Locally disabling gradient
-//! computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
+//! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
 
-use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
+use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
 use crate::query::{backwards, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -296,10 +295,15 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         let last = op.receiver.rsplit('.').find(|part| *part != "forward").unwrap_or(&op.receiver);
         let lower = last.to_ascii_lowercase();
         let named = lower.contains("teacher") || lower.contains("target") || lower == "q_next";
-        if op.kind != OpKind::Forward || op.via.is_some() || op.site.grad != Grad::On || !named {
+        // Another function of this text may call it, and hand its output on.
+        let is_here = op.via != Some(FunctionId::MODULE);
+        let is_known =
+            findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == op.span);
+        if op.kind != OpKind::Forward || !is_here || op.site.grad != Grad::On || !named || is_known {
             continue;
         }
-        let Some(call) = facts.calls.iter().find(|call| call.span == op.span) else { continue };
+        let at = op.call.unwrap_or(op.span);
+        let Some(call) = facts.calls.iter().find(|call| call.span == at) else { continue };
         let trains = backwards(facts).find(|(pass, backward)| {
             pass.site.function == op.site.function
                 && pass.via.is_none()

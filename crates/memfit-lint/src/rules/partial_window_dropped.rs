@@ -31,8 +31,7 @@
 //! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
-//! - [Gradient
-//! accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
+//! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
 use memfit_source::{CounterBinding, Flags, IterableKind};
 

@@ -28,8 +28,7 @@
 //! No fix: the right change depends on the program.
 //!
 //! ## References
-//! - [Optimizing model
-//! parameters](https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html)
+//! - [Optimizing model parameters](https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html)
 
 use memfit_source::{Facts, Kind, Op, OpKind, Overlap};
 
