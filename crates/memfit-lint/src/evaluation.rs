@@ -283,6 +283,12 @@ const fn backwards_of(op: &Op) -> bool {
     matches!(op.kind, OpKind::Backward(_))
 }
 
+/// Returns `true` for a method of a test case.
+fn is_tested(facts: &Facts, id: FunctionId) -> bool {
+    let class = facts.function(id).class.map(|class| facts.class(class));
+    class.is_some_and(|class| class.bases.iter().any(|base| base.ends_with("TestCase")))
+}
+
 /// Returns `true` if a training program calls a function again and again: from a loop, from a function that
 /// trains, or beside a method that trains.
 fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
@@ -310,6 +316,7 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             || function.hands_on
             || function.grad != Grad::On
             || function.name.ends_with("forward")
+            || is_tested(facts, id)
             || context.project.differentiates
             || wants_gradients(context, id)
             || !runs_in_training(facts, id)

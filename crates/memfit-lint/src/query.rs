@@ -81,17 +81,28 @@ fn holds(facts: &Facts, optimizer: &Call, name: &str, weights: &Weights) -> bool
     given.any(|text| text == name)
 }
 
-/// Mode of a model at a site: that of the last `eval()` or `train()` before it in the function, if it always
-/// runs before the site.
+/// Mode of a model at a site: that of the last `eval()` or `train()` before it in the function. `None` if one
+/// test chooses between the two, as for the phases of a loop.
 pub(crate) fn mode_at<'a>(facts: &'a Facts, site: &Site, model: &str) -> Option<&'a Op> {
     let around: Vec<_> = facts.guards_of(site.guard).collect();
-    let last = facts
-        .ops
-        .iter()
-        .filter(|op| op.site.function == site.function && op.site.order < site.order)
-        .filter(|op| op.receiver == model && op.via.is_none())
-        .rfind(|op| matches!(op.kind, OpKind::EvalMode | OpKind::TrainMode))?;
-    facts.guards_of(last.site.guard).all(|id| around.contains(&id)).then_some(last)
+    let modes = facts.ops.iter().filter(|op| {
+        op.site.function == site.function
+            && op.site.order < site.order
+            && op.receiver == model
+            && op.via.is_none()
+            && matches!(op.kind, OpKind::EvalMode | OpKind::TrainMode)
+    });
+    let modes: Vec<&Op> = modes.collect();
+    let last = *modes.last()?;
+    let chosen = facts.guards_of(last.site.guard).filter(|id| !around.contains(id)).any(|id| {
+        let test = facts.guard(id).test;
+        let opposite = |op: &&&Op| {
+            op.kind != last.kind
+                && facts.guards_of(op.site.guard).any(|other| other != id && facts.guard(other).test == test)
+        };
+        modes.iter().any(|op| opposite(&op))
+    });
+    (!chosen).then_some(last)
 }
 
 /// Names and numbers of a text.

@@ -76,7 +76,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             found.assigned.iter().chain(&found.targets).any(|name| Some(name.as_str()) == root)
         });
         let forward = facts.ops_in(looped).any(|other| matches!(other.kind, OpKind::Forward))
-            || bound && backward.loss.is(memfit_source::Flags::SCALAR);
+            || bound
+                && backward.loss.is(memfit_source::Flags::SCALAR)
+                && Some(context.slice(backward.loss_span)) == root;
         if !forward {
             continue;
         }
