@@ -64,8 +64,9 @@ SETS = {
         HERE / "planted-readings.toml",
         {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"},
         "`memfit check` on planted bugs",
-        "A third of the repositories stayed unread while the rules were mended on the others: only its last "
-        "reading says how the mended rules do on code that they have not seen.",
+        "A third of the repositories stayed unread while the rules were mended on the others: only its first "
+        "reading says how the mended rules did on code that they had not seen. Since then they were mended on its "
+        "misses as well, so that the last column is of code that was read.",
     ),
     # Planted after the rules were mended on the first set, by someone who had not seen a rule.
     "second": PlantedSet(

@@ -3,7 +3,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
 
-use crate::query::{is_volatile, words};
+use crate::query::{backwards, is_volatile, mode_at, words};
 use crate::rule::{Context, Findings};
 
 /// Branch around a backward pass that depends on a phase: `if train:`, `if split == "train":`.
@@ -21,6 +21,8 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     phases(context, findings);
     methods(context, findings);
     now_and_then(context, findings);
+    between_modes(context, findings);
+    single_passes(context, findings);
     engines(context, findings);
 }
 
@@ -126,15 +128,9 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
         .collect()
 }
 
-/// Returns `true` if the last mode that was set on a model before a site of the same function is evaluation.
+/// Returns `true` if a model is in evaluation mode at a site of the same function.
 fn is_evaluating(facts: &Facts, site: &Site, model: &str) -> bool {
-    facts
-        .ops
-        .iter()
-        .filter(|op| op.site.function == site.function && op.site.order < site.order && op.receiver == model)
-        .filter(|op| op.via.is_none())
-        .rfind(|op| matches!(op.kind, OpKind::EvalMode | OpKind::TrainMode))
-        .is_some_and(|last| last.kind == OpKind::EvalMode)
+    mode_at(facts, site, model).is_some_and(|last| last.kind == OpKind::EvalMode)
 }
 
 /// Finds `model.sample(…)` in evaluation mode, whose loop calls the model.
@@ -230,6 +226,129 @@ fn engines(context: &Context<'_>, findings: &mut Findings<'_>) {
         let trains = facts.ops.iter().filter(here).any(|op| matches!(op.kind, OpKind::Backward(_)));
         if let Some(forward) = recorded(facts, *function).next().filter(|_| evaluates && !trains) {
             findings.report(forward.span, WHY).label(call.span, "in this engine").help(HELP);
+        }
+    }
+}
+
+/// Words in the text of functions that need gradients in evaluation mode.
+const WANTS: &[&str] =
+    &["requires_grad", "requires_grad_", "autograd", "backward", "grad", "set_grad_enabled", "attack"];
+
+fn wants_gradients(context: &Context<'_>, function: FunctionId) -> bool {
+    let text = context.slice(context.facts.function(function).span);
+    let mut code = text.lines().map(|line| line.split('#').next().unwrap_or(line));
+    code.any(|line| words(line).any(|word| WANTS.contains(&word)))
+}
+
+/// Returns `true` if a backward pass of the text goes through what an operation computes.
+fn is_trained_through(facts: &Facts, op: &Op) -> bool {
+    let made = facts.calls.iter().find(|call| call.span == op.span).map(|call| &call.result.graph);
+    backwards(facts).any(|(_, pass)| made.is_none_or(|made| pass.loss.graph.overlaps(made)))
+}
+
+/// Finds a pass of a training loop that is run between `eval()` and `train()`, and is not trained through.
+fn between_modes(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for op in facts.ops.iter().filter(|op| op.kind == OpKind::Forward && op.via.is_none() && !op.deep) {
+        let Some(looped) = op.site.looped else { continue };
+        let same = |other: &&Op| other.site.looped == Some(looped) && other.via.is_none();
+        let next = facts.ops.iter().filter(same).filter(|other| other.site.order > op.site.order);
+        let mut next = next.filter(|other| other.receiver == op.receiver);
+        let restored = next.find(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode));
+        let Some(restored) = restored.filter(|next| next.kind == OpKind::TrainMode) else { continue };
+        let Some(backward) = facts.ops.iter().filter(same).find(|other| backwards_of(other)) else {
+            continue;
+        };
+        // The pass lies between the modes, and the backward pass outside of them.
+        let begun = mode_at(facts, &op.site, &op.receiver).filter(|last| last.kind == OpKind::EvalMode);
+        let Some(begun) = begun.filter(|begun| begun.site.looped == Some(looped)) else { continue };
+        let trains = (begun.site.order..restored.site.order).contains(&backward.site.order);
+        let known = findings.found.iter().any(|found| found.span == op.span);
+        if op.site.grad != Grad::On
+            || trains
+            || known
+            || is_trained_through(facts, op)
+            || wants_gradients(context, op.site.function)
+                && facts.ops.iter().any(|other| other.kind == OpKind::AutogradGrad)
+            || context.project.differentiates
+            || context.may_be_without_grad(op.site.function)
+        {
+            continue;
+        }
+        findings.report(op.span, WHY).label(backward.span, "the training step of the same loop").help(HELP);
+    }
+}
+
+const fn backwards_of(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Backward(_))
+}
+
+/// Returns `true` for a method of a test case.
+fn is_tested(facts: &Facts, id: FunctionId) -> bool {
+    let class = facts.function(id).class.map(|class| facts.class(class));
+    class.is_some_and(|class| class.bases.iter().any(|base| base.ends_with("TestCase")))
+}
+
+/// Returns `true` if a training program calls a function again and again: from a loop, from a function that
+/// trains, or beside a method that trains.
+fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
+    let trains = |function: FunctionId| {
+        facts.ops.iter().any(|op| op.site.function == function && matches!(op.kind, OpKind::Backward(_)))
+    };
+    let class = facts.function(id).class;
+    let beside = class.is_some()
+        && facts.function_ids().any(|other| facts.function(other).class == class && trains(other));
+    let calls = facts.calls.iter().filter(|call| call.function == Some(id));
+    let repeats =
+        |site: &Site| site.looped.is_some() || site.function != FunctionId::MODULE && trains(site.function);
+    beside || { calls }.any(|call| repeats(&call.site))
+}
+
+/// Finds functions that put models into evaluation mode, call one outside of a loop, and hand no graph on.
+fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for id in facts.function_ids().filter(|id| *id != FunctionId::MODULE) {
+        let function = facts.function(id);
+        let ops = || facts.ops.iter().filter(move |op| op.site.function == id);
+        let trains = ops()
+            .any(|op| matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. } | OpKind::AutogradGrad));
+        if trains
+            || function.hands_on
+            || function.grad != Grad::On
+            || function.name.ends_with("forward")
+            || is_tested(facts, id)
+            || context.project.differentiates
+            || wants_gradients(context, id)
+            || !runs_in_training(facts, id)
+            || is_volatile(facts, context.slice(function.span))
+            || context.may_be_without_grad(id)
+        {
+            continue;
+        }
+        let Some(mode) = ops().find(|op| op.kind == OpKind::EvalMode && op.site.guard.is_none()) else {
+            continue;
+        };
+        let until = ops().find(|op| op.kind == OpKind::TrainMode && op.site.order > mode.site.order);
+        let until = until.map_or(u32::MAX, |op| op.site.order);
+        let pass = ops().find(|op| {
+            let evaluated = op.receiver == mode.receiver
+                || facts.overlap(&op.weights, &mode.weights) == memfit_source::Overlap::Yes
+                || mode.via.is_some() && op.via.is_some();
+            op.kind == OpKind::Forward
+                && (mode.site.order..until).contains(&op.site.order)
+                && op.site.looped.is_none()
+                && op.site.grad == Grad::On
+                && evaluated
+        });
+        let Some(pass) = pass else { continue };
+        let kept = facts.stores.iter().any(|store| {
+            store.site.function == id && store.target.contains('.') && !store.value.graph.is_none()
+        });
+        let at = pass.call.unwrap_or(pass.span);
+        let called = facts.calls.iter().find(|call| call.span == at);
+        let is_bound = called.is_some_and(|call| !call.is_statement);
+        if !kept && is_bound && !findings.found.iter().any(|found| found.span == at) {
+            findings.report(at, WHY).label(mode.span, "the model is put into evaluation mode").help(HELP);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Generators through which a discriminator's loss is differentiated: their gradients are cleared before
 //! their own optimizer steps.
 
-use memfit_source::{Call, Facts, Op, OpKind};
+use memfit_source::{Call, Facts, Op, OpKind, Overlap};
 
 use crate::query::{backwards, optimizers_of};
 use crate::rule::{Context, Findings};
@@ -30,7 +30,13 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
             let again = backwards(facts).any(|(other, second)| {
                 other.span != pass.span && second.loss.graph.contains(&judgement.result.graph)
             });
-            if again {
+            // A model that requires no gradients gets none.
+            let is_set = facts.ops.iter().any(|op| {
+                matches!(op.kind, OpKind::RequireGrad { on } if on != Some(true))
+                    && (op.receiver == generator.receiver
+                        || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes)
+            });
+            if again || is_set {
                 continue;
             }
             let (own, of_judge) = (optimizer_of(context, generator), optimizer_of(context, judge));
@@ -54,11 +60,10 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Name of the only optimizer that is created with the parameters of a model.
 fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
     let facts = context.facts;
-    let parameters = format!("{}.parameters()", model.receiver);
-    let mut made = optimizers_of(facts, &parameters);
+    let mut made = optimizers_of(facts, &model.receiver, &model.weights);
     let target = facts.bound_to(made.next()?.span)?;
     // Other branches create it under the same name.
-    let same = |call: &Call| facts.before_on_line(call.span).trim().starts_with(target);
+    let same = |call: &Call| facts.bound_to(call.span) == Some(target);
     made.all(same).then(|| target.to_owned())
 }
 
@@ -71,10 +76,12 @@ fn is_cleared(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &st
     let mut ops: Vec<&Op> = facts.ops.iter().filter(here).collect();
     ops.sort_by_key(|op| (op.site.order < pass.site.order, op.site.order));
     let Some(next) = ops.iter().find(|op| is_step(op)) else { return false };
+    let is_its = |op: &Op| {
+        [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
+            || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes
+    };
     let first = ops.iter().find(|op| {
-        is_step(op) && op.receiver == own
-            || matches!(op.kind, OpKind::ZeroGrad { .. })
-                && [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
+        is_step(op) && op.receiver == own || matches!(op.kind, OpKind::ZeroGrad { .. }) && is_its(op)
     });
     next.receiver == of_judge && first.is_some_and(|first| matches!(first.kind, OpKind::ZeroGrad { .. }))
 }

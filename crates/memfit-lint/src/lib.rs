@@ -12,6 +12,7 @@ mod files;
 mod fix;
 mod mend;
 mod modules;
+mod project;
 mod query;
 mod requirements;
 mod rule;

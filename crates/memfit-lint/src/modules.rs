@@ -12,6 +12,10 @@ const MAX_DEPTH: u8 = 2;
 /// Maximum number of re-exports followed for a name.
 const MAX_REEXPORTS: u8 = 4;
 
+/// Maximum length in bytes of an imported module without a word of torch, such as one with a class that
+/// averages numbers.
+const MAX_HELPER: usize = 64 * 1024;
+
 type Slot<T> = Arc<OnceLock<Option<T>>>;
 
 /// Cache of imported modules.
@@ -76,7 +80,7 @@ impl Library {
         let slot = self.modules.lock().ok()?.entry(file.clone()).or_default().clone();
         slot.get_or_init(|| {
             let text = std::fs::read_to_string(&file).ok()?;
-            if !is_relevant(&text) && !file.ends_with("__init__.py") {
+            if text.len() > MAX_HELPER && !is_relevant(&text) && !file.ends_with("__init__.py") {
                 return None;
             }
             let source = memfit_source::Module::read(text.into(), Dialect::Python).ok()?;
@@ -94,12 +98,35 @@ impl Library {
             None => (name.to_owned(), None),
         };
         for _ in 0..MAX_REEXPORTS {
-            let Some((module, there)) = found.index.reexported(&name) else { break };
-            let (module, there) = (module.to_owned(), there.to_owned());
-            found = self.module(self.file(found.file.parent()?, &module)?)?;
-            name = there;
+            if let Some((module, there)) = found.index.reexported(&name) {
+                let (module, there) = (module.to_owned(), there.to_owned());
+                found = self.module(self.file(found.file.parent()?, &module)?)?;
+                name = there;
+            } else if !found.index.knows(&name) && !found.index.starred().is_empty() {
+                let mut starred = found.index.starred().iter().filter_map(|module| {
+                    let module = self.module(self.file(found.file.parent()?, module)?)?;
+                    let knows = module.index.knows(&name) || !module.index.starred().is_empty();
+                    knows.then_some(module)
+                });
+                let Some(next) = starred.next() else { break };
+                drop(starred);
+                found = next;
+            } else {
+                break;
+            }
         }
         Some((found, rest.map_or(name.clone(), |rest| format!("{name}.{rest}"))))
+    }
+
+    /// Collects the names that a module exports, and those of the modules from which it imports all.
+    fn names(&self, folder: &Path, module: &str, level: u8, into: &mut Vec<String>) {
+        let found = self.file(folder, module).and_then(|file| self.module(file));
+        let Some(found) = found else { return };
+        into.extend(found.index.names().map(str::to_owned));
+        let Some((level, folder)) = level.checked_sub(1).zip(found.file.parent()) else { return };
+        for starred in found.index.starred() {
+            self.names(folder, starred, level, into);
+        }
     }
 
     fn function(&self, module: &Module, name: &str, level: u8) -> Option<ImportedFunction> {
@@ -130,6 +157,12 @@ impl Modules for FileImports<'_> {
     fn class(&self, module: &str, name: &str) -> Option<ImportedClass> {
         let (module, name) = self.library.defining(self.folder, module, name)?;
         module.index.class(&name)
+    }
+
+    fn names(&self, module: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        self.library.names(self.folder, module, MAX_REEXPORTS, &mut names);
+        names
     }
 }
 

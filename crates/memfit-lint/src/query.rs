@@ -1,8 +1,8 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Site, Span,
-    Store, StoreKind, Window,
+    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Overlap,
+    Site, Span, Store, StoreKind, Weights, Window,
 };
 
 use crate::rule::Context;
@@ -52,11 +52,57 @@ pub(crate) fn trained_in_half<'a>(context: &'a Context<'_>) -> impl Iterator<Ite
     })
 }
 
-/// Calls that make an optimizer, and whose text has this part: `model.parameters()`.
-pub(crate) fn optimizers_of<'a>(facts: &'a Facts, part: &'a str) -> impl Iterator<Item = &'a Call> {
-    facts.calls.iter().filter(move |call| {
-        matches!(call.result.kind, Kind::Optimizer) && facts.slice(call.span).contains(part)
-    })
+/// Calls that make an optimizer of parameters of a model.
+pub(crate) fn optimizers_of<'a>(
+    facts: &'a Facts,
+    name: &'a str,
+    weights: &'a Weights,
+) -> impl Iterator<Item = &'a Call> {
+    facts
+        .calls
+        .iter()
+        .filter(move |call| matches!(call.result.kind, Kind::Optimizer) && holds(facts, call, name, weights))
+}
+
+/// Returns `true` if an optimizer is made of parameters of a model, by their owner or by the model's name.
+fn holds(facts: &Facts, optimizer: &Call, name: &str, weights: &Weights) -> bool {
+    match facts.overlap(&optimizer.result.weights, weights) {
+        Overlap::Yes => return true,
+        Overlap::No => return false,
+        Overlap::Unknown => {}
+    }
+    let inside = |span: Span| optimizer.span.start < span.start && span.end <= optimizer.span.end;
+    let given = facts.calls.iter().filter(|call| inside(call.span)).filter_map(|call| {
+        let listed = ["parameters", "named_parameters"].iter().any(|method| call.is_method(method));
+        call.receiver.as_ref().filter(|_| listed)
+    });
+    // `params` may have been bound to the list before.
+    let mut given = given.map(|receiver| facts.slice(receiver.span));
+    given.any(|text| text == name)
+}
+
+/// Mode of a model at a site: that of the last `eval()` or `train()` before it in the function. `None` if one
+/// test chooses between the two, as for the phases of a loop.
+pub(crate) fn mode_at<'a>(facts: &'a Facts, site: &Site, model: &str) -> Option<&'a Op> {
+    let around: Vec<_> = facts.guards_of(site.guard).collect();
+    let modes = facts.ops.iter().filter(|op| {
+        op.site.function == site.function
+            && op.site.order < site.order
+            && op.receiver == model
+            && op.via.is_none()
+            && matches!(op.kind, OpKind::EvalMode | OpKind::TrainMode)
+    });
+    let modes: Vec<&Op> = modes.collect();
+    let last = *modes.last()?;
+    let chosen = facts.guards_of(last.site.guard).filter(|id| !around.contains(id)).any(|id| {
+        let test = facts.guard(id).test;
+        let opposite = |op: &&&Op| {
+            op.kind != last.kind
+                && facts.guards_of(op.site.guard).any(|other| other != id && facts.guard(other).test == test)
+        };
+        modes.iter().any(|op| opposite(&op))
+    });
+    (!chosen).then_some(last)
 }
 
 /// Names and numbers of a text.
@@ -117,6 +163,40 @@ pub(crate) fn grows_in_object(context: &Context<'_>, store: &Store) -> bool {
     !is_init(&function.name)
         && matches!(store.target_value.kind, Kind::Container { bounded: false })
         && !is_emptied(context, class, &store.target)
+}
+
+/// Returns `true` for a container from outside of a function, to which each call of the function adds: a
+/// loop calls it, and does not make the container anew.
+pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let id = store.site.function;
+    let function = facts.function(id);
+    let root = words(&store.target).next().unwrap_or_default();
+    // A name that the function binds is a container of its own.
+    if id == FunctionId::MODULE || root == "self" || function.binds.iter().any(|name| name == root) {
+        return false;
+    }
+    let position = function.parameters.iter().position(|name| name == root);
+    facts.calls.iter().filter(|call| call.function == Some(id)).any(|call| {
+        let Some(looped) = call.site.looped else { return false };
+        let given = match position {
+            None => root,
+            Some(position) => {
+                let Some(argument) = call.argument(position, root) else { return false };
+                context.slice(argument.value_span)
+            }
+        };
+        // A name of the caller, which no iteration binds or empties.
+        words(given).next().is_some_and(|name| {
+            name.len() == given.len()
+                && facts.enclosing(Some(looped)).all(|id| {
+                    let around = facts.looped(id);
+                    ![&around.assigned, &around.emptied, &around.targets]
+                        .iter()
+                        .any(|names| names.iter().any(|known| known == name))
+                })
+        })
+    })
 }
 
 /// Returns `true` if a method other than `__init__` clears or rebinds a container of its object.

@@ -1,7 +1,7 @@
 //! Rules and findings.
 
 pub(crate) use memfit_source::Edit;
-use memfit_source::{Facts, OpKind, Span};
+use memfit_source::{Facts, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::requirements::AllowedTorch;
@@ -79,19 +79,14 @@ pub(crate) struct Project {
     /// `true` if a model of the project differentiates in its forward pass, such as one that predicts forces:
     /// it needs gradients during evaluation too, and its output may have no graph.
     pub(crate) differentiates: bool,
-}
-
-impl Project {
-    /// Adds the facts of one file.
-    pub(crate) fn add(&mut self, facts: &Facts) {
-        self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
-        self.differentiates |= facts.ops.iter().any(|op| {
-            let function = facts.function(op.site.function);
-            op.kind == OpKind::AutogradGrad
-                && function.name.ends_with(".forward")
-                && function.class.is_some_and(|class| facts.class(class).is_module)
-        });
-    }
+    /// Names of classes of which a model of the project makes a part.
+    pub(crate) parts: std::collections::HashSet<String>,
+    /// `true` if a loader of the project has workers.
+    pub(crate) has_workers: bool,
+    /// `true` if the project sets how processes are started: spawned workers can read tensors on the GPU.
+    pub(crate) spawns: bool,
+    /// Words in the names of models whose parameters are set to require no gradients somewhere.
+    pub(crate) frozen: std::collections::HashSet<String>,
 }
 
 /// Fix of a finding.

@@ -79,6 +79,8 @@ rules! {
     zero_grad_to_zero,
 }
 
+pub(crate) use cuda_in_worker::has_workers;
+
 use crate::rule::Rule;
 
 /// All rules by name.

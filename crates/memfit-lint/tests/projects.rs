@@ -175,3 +175,111 @@ fn advice_that_came_with_a_later_release_is_not_given() {
     let found = files_with_finding("checkpoint-without-use-reentrant", &files);
     assert_eq!(found, ["middle/train.py", "new/train.py"]);
 }
+
+#[test]
+fn what_a_module_brings_along_by_a_star_is_followed() {
+    let meters = "\
+class Meter:
+    def __init__(self):
+        self.sum = 0
+
+    def update(self, value, n=1):
+        self.sum += value * n
+";
+    let train = "\
+import torch
+from utils import *
+
+def train(model, criterion, loader):
+    meters = {\"loss\": Meter(), \"accuracy\": Meter()}
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        loss.backward()
+        meters[\"loss\"].update(LOSS)
+";
+    let tensor = train.replace("LOSS", "loss");
+    let number = train.replace("LOSS", "loss.item()");
+    let files = [
+        ("one/utils/__init__.py", "from .meters import *\n"),
+        ("one/utils/meters.py", meters),
+        ("one/train.py", &*tensor),
+        ("two/utils.py", meters),
+        ("two/train.py", &*number),
+    ];
+    assert_eq!(files_with_finding("tensor-running-loss", &files), ["one/train.py"]);
+}
+
+#[test]
+fn what_a_model_of_another_module_keeps_and_holds_is_known() {
+    let model = "\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.LSTM(4, 4)
+        self.decoder = nn.Linear(4, 4)
+        self.hidden = None
+
+    def forward(self, x):
+        out, self.hidden = self.encoder(x, self.hidden)
+        return self.decoder(out)
+";
+    let train = "\
+import torch
+from model import Net
+
+net = Net()
+optimizer = torch.optim.Adam(net.decoder.parameters())
+for x, y in loader:
+    RESET
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(net(x), y)
+    loss.backward()
+    optimizer.step()
+";
+    let carried = train.replace("    RESET\n", "");
+    let reset = train.replace("RESET", "net.hidden = None");
+    let files = [
+        ("one/model.py", model),
+        ("one/train.py", &*carried),
+        ("two/model.py", model),
+        ("two/train.py", &*reset),
+    ];
+    assert_eq!(files_with_finding("recurrent-state-not-detached", &files), ["one/train.py"]);
+    assert_eq!(files_with_finding("gradients-for-nothing", &files), ["one/train.py", "two/train.py"]);
+    // What the model freezes itself needs no optimizer.
+    let frozen = model.replace(
+        "        self.hidden = None\n\n",
+        "        self.hidden = None\n        self.encoder.requires_grad_(False)\n\n",
+    );
+    let files = [("one/model.py", &*frozen), ("one/train.py", &*carried)];
+    assert_eq!(files_with_finding("gradients-for-nothing", &files), [] as [&str; 0]);
+}
+
+#[test]
+fn workers_of_another_file_read_a_data_set() {
+    let set = "\
+import torch
+from torch.utils.data import Dataset
+
+class Sounds(Dataset):
+    def __init__(self, sounds):
+        self.sounds = torch.tensor(sounds).cuda()
+
+    def __getitem__(self, index):
+        return self.sounds[index]
+";
+    let loader = "from torch.utils.data import DataLoader\nfrom sounds import Sounds\nloader = DataLoader(Sounds(data), num_workers=WORKERS)\n";
+    let (some, none) = (loader.replace("WORKERS", "4"), loader.replace("WORKERS", "0"));
+    let files = [
+        ("one/setup.py", ""),
+        ("one/sounds.py", set),
+        ("one/train.py", &*some),
+        ("two/setup.py", ""),
+        ("two/sounds.py", set),
+        ("two/train.py", &*none),
+    ];
+    assert_eq!(files_with_finding("cuda-in-worker", &files), ["one/sounds.py"]);
+}

@@ -1,6 +1,7 @@
 //! Facts of a source text, which lint rules query. One walk over the text collects them.
 
 mod graph;
+mod guard;
 mod model_argument;
 mod text;
 mod value;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use crate::position::Span;
 
 pub use graph::{Graph, GraphState};
+pub use guard::{CounterBinding, CounterTest, Guard, GuardTest, Residue};
 pub use model_argument::ModelArgument;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
@@ -104,6 +106,10 @@ pub struct Function {
     pub body: Span,
     /// Graphs that represent its parameters.
     pub inputs: Vec<Graph>,
+    /// Names that its body binds.
+    pub binds: Vec<String>,
+    /// `true` if a value that it returns or yields may have a graph.
+    pub hands_on: bool,
 }
 
 /// Class definition.
@@ -121,6 +127,10 @@ pub struct Class {
     pub is_managed: bool,
     /// Creates batch normalisation layers.
     pub has_batch_norm: bool,
+    /// Attributes with layers that have parameters, if nothing in the class turns gradients off.
+    pub parts: Vec<String>,
+    /// Attribute in which its forward pass hands a state with its graph to the next one.
+    pub carries: Option<String>,
 }
 
 /// Iterable of a loop.
@@ -169,89 +179,6 @@ pub struct Loop {
     pub end: u32,
 }
 
-/// Binding of a counter that is tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CounterBinding {
-    /// Never bound.
-    Nowhere,
-    /// Loop variable.
-    Target(LoopId),
-    /// Assigned, in this loop.
-    Assigned(Option<LoopId>),
-    /// Parameter of the function.
-    Parameter,
-    /// Bound in another way, or outside of the text.
-    Elsewhere,
-}
-
-/// Condition on a counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Residue {
-    /// `… % k == 0`
-    Zero,
-    /// `… % k == k - 1`
-    Last,
-    /// `count == k` or `count >= k`, with a counter that is reset.
-    Reached,
-    /// Another remainder.
-    Other,
-}
-
-/// Test that holds once in every N iterations.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CounterTest {
-    /// Span of the comparison.
-    pub span: Span,
-    /// Name of the counter.
-    pub counter: String,
-    /// Span of the counter's name in the test.
-    pub counter_span: Span,
-    /// Span of the left operand of `%`.
-    pub dividend: Span,
-    /// Binding of the counter.
-    pub bound: CounterBinding,
-    /// Constant added to the counter.
-    pub offset: i64,
-    /// `true` if the counter is divided first, so that not each iteration counts.
-    pub scaled: bool,
-    /// Span of the period.
-    pub period: Span,
-    /// Period, if it is known.
-    pub rounds: Option<i64>,
-    /// Remainder for which the test holds.
-    pub residue: Residue,
-}
-
-/// Condition of a branch.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GuardTest {
-    /// Part of the condition that counts iterations.
-    pub counted: Option<CounterTest>,
-    /// `true` if the condition also holds under another test (`or`).
-    pub alternative: bool,
-    /// `true` if the condition also requires another test (`and`).
-    pub condition: bool,
-    /// Text that it searches for in an exception's message.
-    pub message: Option<String>,
-    /// `true` if the count applies to the negated condition.
-    pub negated: bool,
-}
-
-/// Conditional branch.
-#[derive(Clone, Debug)]
-pub struct Guard {
-    /// Enclosing branch.
-    pub parent: Option<GuardId>,
-    /// Span of the condition.
-    pub test: Span,
-    /// Meaning of the condition.
-    pub what: Arc<GuardTest>,
-    /// `true` for an `else` branch.
-    pub negated: bool,
-    /// Enclosing loop.
-    pub looped: Option<LoopId>,
-}
-
 /// Kind of training operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
@@ -294,6 +221,11 @@ pub enum OpKind {
     },
     /// `no_sync()`: gradient synchronisation is deferred.
     NoSync,
+    /// Parameters of a model are set to require gradients or not.
+    RequireGrad {
+        /// Whether they do, if that is known.
+        on: Option<bool>,
+    },
 }
 
 /// Backward pass.
@@ -309,8 +241,10 @@ pub struct Backward {
     pub retain: Option<Span>,
     /// Span of `create_graph=True`.
     pub create: Option<Span>,
-    /// `true` if it goes through a graph that an earlier iteration or an earlier line has freed.
-    pub through_freed: bool,
+    /// Graphs that it goes through, and that an earlier iteration or an earlier line has freed.
+    pub freed: Graph,
+    /// `true` if it goes through a graph of an earlier iteration.
+    pub carried: bool,
     /// `true` if a framework runs it and scales the loss.
     pub managed: bool,
     /// Earlier loop whose iterations the loss sums up.
@@ -336,6 +270,8 @@ pub struct Op {
     pub site: Site,
     /// Called function that performs it.
     pub via: Option<FunctionId>,
+    /// Span of the call of that function.
+    pub call: Option<Span>,
     /// `true` if it is in a loop of that function.
     pub deep: bool,
 }
@@ -467,6 +403,8 @@ pub struct Store {
     /// `true` if the value's graph contains that of the previous iteration, so that the last value keeps all
     /// of them alive.
     pub carried: bool,
+    /// `true` if the value's graph was built in the loop that accumulates.
+    pub built_there: bool,
     /// Method that stores it, and the method's target.
     pub by: Option<(FunctionId, Arc<str>)>,
     /// Site of the store.
@@ -592,6 +530,8 @@ pub struct Facts {
     pub comments: Vec<Comment>,
     /// Names of functions that are called while gradients are off.
     pub called_without_grad: Vec<String>,
+    /// `true` if it reads the gradients of parameters: `p.grad`.
+    pub reads_gradients: bool,
     /// Test of the first `if __name__ == "__main__":`.
     pub main_guard: Option<Span>,
 }

@@ -18,6 +18,8 @@ pub struct Index {
     pub(crate) classes: FxHashMap<String, Arc<ClassExport>>,
     /// Re-exported names: the module that they come from, and the name there.
     pub(crate) reexported: FxHashMap<String, (String, String)>,
+    /// Modules from which it imports all names.
+    pub(crate) starred: Vec<String>,
 }
 
 /// Summary of a function or method of another module.
@@ -42,6 +44,22 @@ impl Index {
         self.classes.get(name).cloned().map(ImportedClass)
     }
 
+    /// Names that `from module import *` brings along.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let own = self.functions.iter().chain(self.classes.keys()).chain(self.reexported.keys());
+        own.map(String::as_str).filter(|name| !name.starts_with('_'))
+    }
+
+    /// Returns `true` if the module defines a function or class of this name, or names its origin.
+    pub fn knows(&self, name: &str) -> bool {
+        self.functions.contains(name) || self.classes.contains_key(name) || self.reexported.contains_key(name)
+    }
+
+    /// Modules of the project from which it imports all names.
+    pub fn starred(&self) -> &[String] {
+        &self.starred
+    }
+
     /// Origin of a re-exported name: the module, and the name there.
     pub fn reexported(&self, name: &str) -> Option<(&str, &str)> {
         self.reexported.get(name).map(|(module, name)| (module.as_str(), name.as_str()))
@@ -56,6 +74,11 @@ pub trait Modules {
 
     /// Summary of a class.
     fn class(&self, module: &str, name: &str) -> Option<ImportedClass>;
+
+    /// Names that `from module import *` brings along.
+    fn names(&self, _module: &str) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Implementation for a file without a project: finds nothing.
@@ -77,6 +100,7 @@ pub(crate) trait Imports {
     fn function(&self, path: &str) -> Option<Arc<Summary>>;
     fn method(&self, class: &str, name: &str) -> Option<Arc<Summary>>;
     fn class(&self, path: &str) -> Option<Arc<ClassExport>>;
+    fn names(&self, module: &str) -> Vec<String>;
 }
 
 impl<M: Modules + ?Sized> Imports for &M {
@@ -93,6 +117,10 @@ impl<M: Modules + ?Sized> Imports for &M {
     fn class(&self, path: &str) -> Option<Arc<ClassExport>> {
         let (module, name) = split(path)?;
         Some(Modules::class(*self, module, name)?.0)
+    }
+
+    fn names(&self, module: &str) -> Vec<String> {
+        Modules::names(*self, module)
     }
 }
 

@@ -15,11 +15,14 @@ mod differentiated;
 mod env;
 mod expression;
 mod full_names;
+mod gradients;
 mod imported;
 mod library_calls;
 mod method;
+mod model_call;
 mod statement;
 mod stores;
+mod subscript;
 mod summary;
 mod sums;
 mod test;
@@ -68,6 +71,8 @@ struct Frame<'a> {
     /// Stores with the graphs of their values.
     stores: Vec<(Store, Graph)>,
     escaped: FxHashSet<&'a str>,
+    /// `true` if it yields values.
+    yields: bool,
     /// Returned value, with the states of its graphs at the return.
     returned: Option<(Value, FxHashMap<u32, GraphState>)>,
     /// First graph id of this frame.
@@ -112,6 +117,8 @@ pub(crate) struct Walker<'a> {
     graphs: Graphs,
     origins: weights::Origins,
     loops_at: FxHashMap<u32, LoopId>,
+    /// First graph id of each loop.
+    loop_graphs: FxHashMap<LoopId, u32>,
     guards_at: FxHashMap<(u32, bool), GuardId>,
     tries_at: FxHashMap<u32, TryId>,
     handlers_at: FxHashMap<u32, HandlerId>,
@@ -186,6 +193,7 @@ impl Frame<'_> {
             ops: Vec::new(),
             stores: Vec::new(),
             escaped: FxHashSet::default(),
+            yields: false,
             returned: None,
             first_graph,
             iteration_first_graph: first_graph,
@@ -202,7 +210,8 @@ impl Frame<'_> {
 impl<'a> Walker<'a> {
     /// Creates a walker with the definitions, before any walk.
     fn new(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Self {
-        let definitions = Definitions::collect(&module.body);
+        let mut definitions = Definitions::collect(&module.body);
+        definitions.bring_starred(text, imports);
         let functions = definitions.functions.len();
         let mut walker = Self {
             text,
@@ -226,6 +235,7 @@ impl<'a> Walker<'a> {
             graphs: Graphs::default(),
             origins: weights::Origins::default(),
             loops_at: FxHashMap::default(),
+            loop_graphs: FxHashMap::default(),
             guards_at: FxHashMap::default(),
             tries_at: FxHashMap::default(),
             handlers_at: FxHashMap::default(),
@@ -304,6 +314,7 @@ impl<'a> Walker<'a> {
             .into_iter()
             .map(|(name, mut binding)| {
                 binding.value.graph = Graph::unknown().clone_if(!binding.value.graph.is_none());
+                binding.value.forget_item_graphs();
                 (binding.looped, binding.outer) = (None, None);
                 (name, binding)
             })
@@ -372,6 +383,10 @@ impl<'a> Walker<'a> {
         }
         self.body(&node.body);
         let frame = self.leave();
+        let binds = frame.env.bound().filter(|name| !frame.globals.contains(name));
+        self.facts.functions[id.index()].binds = binds.map(str::to_owned).collect();
+        let returned = frame.returned.as_ref().is_some_and(|(value, _)| !value.graph.is_none());
+        self.facts.functions[id.index()].hands_on = returned || frame.yields;
         self.frame = saved;
         self.depth = depth;
         self.active.pop();
@@ -409,13 +424,14 @@ impl<'a> Walker<'a> {
         if let Some(seed) = self.seeds.get(&(id, index)).filter(|seed| self.pass == 2 && !seed.is_unknown()) {
             value = seed.clone();
             value.graph = Graph::unknown().clone_if(!seed.graph.is_none());
+            value.forget_item_graphs();
         } else if let Some(annotation_value) =
             annotation.and_then(|annotation| self.annotation_value(annotation))
         {
             value = annotation_value;
         }
         if matches!(value.kind, Kind::Unknown | Kind::Tensor) {
-            value.graph = Graph::one(graph);
+            value.graph = Graph::of_parameter(graph);
         }
         self.facts.functions[id.index()].inputs.push(value.graph.clone());
         value
@@ -451,7 +467,7 @@ impl<'a> Walker<'a> {
     /// Adds a branch and returns its id.
     fn guard(&mut self, test: Span, what: Arc<GuardTest>, negated: bool) -> GuardId {
         let looped = self.frame.looped;
-        let guard = Guard { parent: self.frame.guard, test, what, negated, looped };
+        let guard = Guard { parent: self.frame.guard, test, what, negated, is_rest: false, looped };
         let id = *self.guards_at.entry((test.start, negated)).or_insert_with(|| {
             let id = GuardId(self.facts.guards.len() as u32);
             self.facts.guards.push(guard.clone());
@@ -468,7 +484,7 @@ impl<'a> Walker<'a> {
         }
         let site = self.site();
         let receiver = receiver.to_owned();
-        self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, deep: false });
+        self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, call: None, deep: false });
     }
 
     /// Creates the graph of a forward pass; empty if gradients are off.

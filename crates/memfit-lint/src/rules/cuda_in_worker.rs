@@ -1,8 +1,9 @@
 //! # cuda-in-worker
 //!
 //! ## What it does
-//! Finds CUDA calls in code that loader workers run (`__getitem__`, `collate_fn`), and data sets with tensors
-//! on the GPU that workers read.
+//! Finds CUDA calls in code that loader workers run (`__getitem__`, the methods that it calls, `collate_fn`),
+//! and data sets with tensors on the GPU that workers read. An option as the number of workers counts, unless
+//! it is 0 by default.
 //!
 //! ## Why
 //! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one creates a
@@ -30,7 +31,7 @@
 //! ## References
 //! - [Multiprocessing](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html)
 
-use memfit_source::{Call, ClassId, Device, Function, Kind, Span, StoreKind};
+use memfit_source::{Call, ClassId, Device, Facts, Function, Kind, StoreKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -40,16 +41,22 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let loaders: Vec<_> = facts.loaders.iter().filter_map(|index| facts.calls.get(*index)).collect();
-    // Without workers, the main process runs the code, which is allowed.
-    let without = |call: &&memfit_source::Call| {
-        !call.is_open()
-            && call.argument(5, "num_workers").is_none_or(|argument| argument.value.int() == Some(0))
-    };
-    if !loaders.is_empty() && loaders.iter().all(without) {
+    if !loaders.is_empty() && !loaders.iter().any(|call| has_workers(facts, call)) {
         return;
     }
-    for loader in loaders.iter().filter(|call| !without(call)) {
-        held(context, loader, findings);
+    let mut read_by = vec![false; facts.classes.len()];
+    for loader in loaders.iter().filter(|call| has_workers(facts, call)) {
+        if let Some(Kind::Object(class)) = loader.argument(0, "dataset").map(|set| set.value.kind.clone())
+            && loader.keyword("multiprocessing_context").is_none()
+        {
+            held(context, class, Some(loader), &mut read_by, findings);
+        }
+    }
+    if loaders.is_empty() && context.project.has_workers {
+        let sets = (0..facts.classes.len()).filter(|index| facts.classes[*index].is_dataset);
+        for class in sets.filter_map(|index| facts.class_ids().nth(index)) {
+            held(context, class, None, &mut read_by, findings);
+        }
     }
     let collates = |function: &Function| {
         loaders.iter().any(|call| {
@@ -65,9 +72,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     };
     for call in &facts.calls {
         let function = facts.function(call.site.function);
-        let reads = function.name.ends_with(".__getitem__")
-            && function.class.is_some_and(|class| facts.class(class).is_dataset);
-        if !reads && !collates(function) {
+        let class = function.class.filter(|class| facts.class(*class).is_dataset);
+        let name = function.name.rsplit('.').next().unwrap_or_default();
+        let reads =
+            class.is_some_and(|class| readers(context, class).any(|read| std::ptr::eq(read, function)));
+        if !reads && name != "__getitem__" && !collates(function) {
             continue;
         }
         let moved = (call.is_method("cuda") || call.is_method("to"))
@@ -77,7 +86,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && call
                 .keyword("device")
                 .is_some_and(|argument| argument.value.text().is_some_and(|text| text.starts_with("cuda")));
-        if (moved || made) && call.site.guard.is_none() {
+        let always = facts.guards_of(call.site.guard).all(|id| facts.guard(id).is_rest);
+        if (moved || made) && always && (class.is_some() || collates(function)) {
             findings
                 .report(
                     call.span,
@@ -88,50 +98,100 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Tensors on the GPU that a data set creates in `__init__` and its workers read.
-fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
-    let facts = context.facts;
-    let workers = loader.argument(5, "num_workers").and_then(|argument| argument.value.int());
-    let Some(Kind::Object(class)) = loader.argument(0, "dataset").map(|set| set.value.kind.clone()) else {
-        return;
+/// Returns `true` if a loader has workers: a number of them, or an option that is not 0 by default.
+pub(crate) fn has_workers(facts: &Facts, loader: &Call) -> bool {
+    if loader.is_open() {
+        return true;
+    }
+    let Some(workers) = loader.argument(5, "num_workers") else { return false };
+    match workers.value.int() {
+        Some(number) => number > 0,
+        None => default_of(facts, facts.slice(workers.value_span)) != Some(0),
+    }
+}
+
+/// Default of a command-line option, `args.workers`, that the text declares.
+fn default_of(facts: &Facts, option: &str) -> Option<i64> {
+    let (_, name) = option.rsplit_once('.')?;
+    let declares = |call: &&Call| {
+        call.is_method("add_argument")
+            && call
+                .arguments
+                .iter()
+                .filter_map(|argument| argument.value.text())
+                .any(|text| text.trim_start_matches('-').replace('-', "_") == name)
     };
+    facts.calls.iter().find(declares)?.keyword("default")?.value.int()
+}
+
+/// Methods of a data set that its loader's workers run: `__getitem__` and those that it calls.
+fn readers<'a>(context: &'a Context<'_>, class: ClassId) -> impl Iterator<Item = &'a Function> {
+    let facts = context.facts;
+    let methods = || facts.functions.iter().filter(move |function| function.class == Some(class));
+    let last = |function: &Function| function.name.rsplit('.').next().unwrap_or_default().to_owned();
+    let mut read: Vec<&Function> =
+        methods().filter(|function| ["__getitem__", "__iter__"].contains(&last(function).as_str())).collect();
+    let mut next = 0;
+    while let Some(function) = read.get(next).copied() {
+        next += 1;
+        let body = context.slice(function.span);
+        for method in methods() {
+            let called = format!("self.{}(", last(method));
+            if body.contains(&called) && !read.iter().any(|known| std::ptr::eq(*known, method)) {
+                read.push(method);
+            }
+        }
+    }
+    read.into_iter()
+}
+
+/// Tensors on the GPU that a data set creates in `__init__` and its workers read.
+fn held(
+    context: &Context<'_>,
+    class: ClassId,
+    loader: Option<&Call>,
+    seen: &mut [bool],
+    findings: &mut Findings<'_>,
+) {
+    let facts = context.facts;
     // Spawned workers get GPU tensors through CUDA IPC and can read them, so nothing is reported.
-    if workers.is_none_or(|workers| workers < 1)
-        || !facts.class(class).is_dataset
-        || loader.keyword("multiprocessing_context").is_some()
+    let index = facts.class_ids().position(|id| id == class).unwrap_or_default();
+    if !facts.class(class).is_dataset
+        || context.project.spawns
         || facts.text.contains("set_start_method")
+        || std::mem::replace(&mut seen[index], true)
     {
         return;
     }
-    let Some(read) = method(context, class, "__getitem__") else { return };
-    let words = || context.slice(read).split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
+    let read: Vec<&str> = readers(context, class).map(|function| context.slice(function.span)).collect();
+    let words =
+        || read.iter().flat_map(|text| text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')));
     for store in
         facts.stores.iter().filter(|store| store.kind == StoreKind::Assign && store.site.guard.is_none())
     {
         let function = facts.function(store.site.function);
+        let holds = matches!(store.value.kind, Kind::Tensor | Kind::Container { .. });
+        let is_read = |word: &str| {
+            word == store.target || word.strip_prefix(&store.target).is_some_and(|rest| rest.starts_with('.'))
+        };
         if function.class != Some(class)
             || !function.name.ends_with(".__init__")
-            || store.value.kind != Kind::Tensor
+            || !holds
             || !store.value.device.is_gpu()
-            || !words().any(|word| word == store.target)
+            || !words().any(is_read)
         {
             continue;
         }
-        findings
-            .report(
-                store.value_span,
-                format!(
-                    "`{}` is on the GPU, but is read by the loader's workers, which cannot use CUDA",
-                    store.target
-                ),
-            )
-            .label(loader.span, "this loader has workers")
-            .help("keep it on the host and move the batches, or load it with `num_workers=0`");
+        let found = findings.report(
+            store.value_span,
+            format!(
+                "`{}` is on the GPU, but is read by the loader's workers, which cannot use CUDA",
+                store.target
+            ),
+        );
+        if let Some(loader) = loader {
+            found.label(loader.span, "this loader has workers");
+        }
+        found.help("keep it on the host and move the batches, or load it with `num_workers=0`");
     }
-}
-
-/// Span of a method; `None` if the class has no such method.
-fn method(context: &Context<'_>, class: ClassId, name: &str) -> Option<Span> {
-    let mut functions = context.facts.functions.iter().filter(|function| function.class == Some(class));
-    functions.find(|function| function.name.rsplit('.').next() == Some(name)).map(|function| function.span)
 }

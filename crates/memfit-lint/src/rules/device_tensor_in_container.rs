@@ -1,8 +1,8 @@
 //! # device-tensor-in-container
 //!
 //! ## What it does
-//! Finds detached tensors on the GPU that are collected: by a loop, by the steps of a Lightning module, or by
-//! an evaluating Hugging Face trainer.
+//! Finds tensors on the GPU that are collected, detached or after their backward pass: by a loop, by the
+//! steps of a Lightning module, or by an evaluating Hugging Face trainer.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
@@ -57,7 +57,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = grown else { continue };
         // Only loops over data, not over a few parts.
         if !facts.enclosing(store.site.looped).any(|id| facts.over_batches(id))
-            || joined_on_device(context, &store.target)
+            || cut && joined_on_device(context, &store.target)
         {
             continue;
         }
@@ -150,8 +150,10 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let is_trainer = |call: &&Call| call.is("transformers.Trainer") || call.is("transformers.Seq2SeqTrainer");
     for trainer in facts.calls.iter().filter(is_trainer).filter(|call| !call.is_open()) {
         let set = |name: &str| trainer.keyword(name).is_some_and(|given| given.value.kind != Kind::None);
-        if !set("compute_metrics")
-            || !set("eval_dataset")
+        let Some(metrics) = trainer.keyword("compute_metrics").filter(|_| set("compute_metrics")) else {
+            continue;
+        };
+        if !set("eval_dataset")
             || set("preprocess_logits_for_metrics")
             || !evaluates(facts, settings)
             || !has_many_logits(facts, trainer)
@@ -159,7 +161,8 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(trainer.span, "each evaluation holds the logits of the whole data set on the GPU until it ends")
+            .report(metrics.span, "each evaluation holds the logits of the whole data set on the GPU until it ends")
+            .label(trainer.span, "in this trainer")
             .label(settings.span, "no `eval_accumulation_steps`")
             .help("pass `preprocess_logits_for_metrics` that returns only what the metric needs, such as `logits.argmax(-1)`, or set `eval_accumulation_steps`");
     }

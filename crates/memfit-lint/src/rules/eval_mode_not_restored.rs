@@ -1,7 +1,8 @@
 //! # eval-mode-not-restored
 //!
 //! ## What it does
-//! Finds training loops in which the model is switched to evaluation mode and never back.
+//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by a
+//! function that it calls.
 //!
 //! ## Why
 //! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation
@@ -91,10 +92,10 @@ fn is_apart(facts: &Facts, op: &Op, looped: LoopId) -> bool {
 /// Returns `true` if the loop is left after the evaluation.
 fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
-    let rest =
-        &context.facts.text[(op.span.end as usize).min(found.span.end as usize)..found.span.end as usize];
+    let here = op.call.unwrap_or(op.span);
+    let rest = &context.facts.text[(here.end as usize).min(found.span.end as usize)..found.span.end as usize];
     // Lines of the same block.
-    let depth = context.facts.line_start(op.span.start).1.len();
+    let depth = context.facts.line_start(here.start).1.len();
     let indent = |line: &str| line.len() - line.trim_start().len();
     let block = rest
         .lines()

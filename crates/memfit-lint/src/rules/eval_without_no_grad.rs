@@ -1,7 +1,8 @@
 //! # eval-without-no-grad
 //!
 //! ## What it does
-//! Finds evaluation loops that call a model with gradients on.
+//! Finds evaluation that calls a model with gradients on: loops, single passes between `eval()` and `train()`
+//! in a training loop, and functions that training calls, of which no graph leaves.
 //!
 //! ## Why
 //! Each forward pass saves its activations for a backward pass that never comes. They are freed when the
@@ -31,7 +32,7 @@
 
 use memfit_source::{FunctionId, Grad, LoopId, OpKind};
 
-use crate::query::is_volatile;
+use crate::query::{is_volatile, mode_at};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -125,27 +126,7 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     {
         return false;
     }
-    let in_function = |kind: &OpKind| {
-        facts.ops.iter().any(|other| {
-            other.kind == *kind
-                && other.site.function == function
-                && !other.deep
-                && other.site.order < op.site.order
-                && other.receiver == op.receiver
-        })
-    };
-    let lasting = facts
-        .ops
-        .iter()
-        .filter(|other| {
-            other.site.function == function
-                && other.site.order < op.site.order
-                && other.receiver == op.receiver
-                && other.via.is_none()
-        })
-        .rfind(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode));
-    let eval_mode =
-        in_function(&OpKind::EvalMode) && lasting.is_some_and(|last| last.kind == OpKind::EvalMode);
+    let eval_mode = mode_at(facts, &op.site, &op.receiver).is_some_and(|last| last.kind == OpKind::EvalMode);
     let over = facts.looped(looped);
     let named = word_of_evaluation(context.slice(over.iterable)) && facts.over_batches(looped)
         || word_of_evaluation(context.slice(over.iterable))

@@ -2,8 +2,8 @@
 //!
 //! ## What it does
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
-//! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a frozen backbone
-//! below a trained head.
+//! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a target that the
+//! trained model computes in evaluation mode, and for parts of a model of which the optimizer holds others.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its
@@ -36,9 +36,9 @@
 //! ## References
 //! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
 
-use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
+use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
-use crate::query::{backwards, optimizers_of, words};
+use crate::query::{backwards, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -47,29 +47,48 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     teachers(context, findings);
     passes(context, findings);
-    if !hides(&context.facts.text) {
+    if !hides(context.facts) {
+        parts(context, findings);
+        targets(context, findings);
         crate::fakes::report(context, findings);
     }
 }
 
-/// Returns `true` if the text reads gradients, or adds parameters to an optimizer later.
-fn hides(text: &str) -> bool {
-    ["add_param_group", ".grad.", "GradientReversal"].iter().any(|word| text.contains(word))
+/// Returns `true` if the text reads or reverses gradients, or adds parameters to an optimizer later.
+fn hides(facts: &Facts) -> bool {
+    let reverses = |call: &Call| {
+        words(facts.slice(call.callee)).any(|word| {
+            let lower = word.to_ascii_lowercase().replace('_', "");
+            ["gradientreversal", "gradientreversallayer", "gradreverse", "reverselayerf"]
+                .contains(&lower.as_str())
+        })
+    };
+    facts.reads_gradients
+        || facts.calls.iter().any(|call| call.is_method("add_param_group") || reverses(call))
+        || facts
+            .classes
+            .iter()
+            .any(|class| class.bases.iter().any(|base| base.ends_with("autograd.Function")))
+}
+
+/// Operations that set parameters to require no gradients, or may do so.
+fn freezing(facts: &Facts) -> impl Iterator<Item = &Op> {
+    facts.ops.iter().filter(|op| matches!(op.kind, OpKind::RequireGrad { on } if on != Some(true)))
 }
 
 /// Finds backward passes into models whose gradients no optimizer uses.
 fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    if hides(&facts.text) || ["requires_grad", "autograd.grad"].iter().any(|word| facts.text.contains(word)) {
+    let differentiates = facts.ops.iter().any(|op| op.kind == OpKind::AutogradGrad);
+    if hides(facts)
+        || differentiates
+        || words(&facts.text).any(|word| word == "requires_grad" || word == "requires_grad_")
+    {
         return;
     }
-    let optimizers: Vec<&Weights> = facts
-        .calls
-        .iter()
-        .filter(|call| matches!(call.result.kind, Kind::Optimizer))
-        .map(|call| &call.result.weights)
-        .collect();
-    if optimizers.is_empty() || !optimizers.iter().all(|held| held.is_exact()) {
+    let optimizers: Vec<&Call> =
+        facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer)).collect();
+    if optimizers.is_empty() || !optimizers.iter().all(|made| made.result.weights.is_exact()) {
         return;
     }
     for (op, backward) in backwards(facts) {
@@ -79,11 +98,17 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))
         {
-            let holders: Vec<_> =
-                optimizers.iter().filter(|held| facts.overlap(held, pass) != Overlap::No).collect();
+            let holders: Vec<_> = optimizers
+                .iter()
+                .filter(|made| facts.overlap(&made.result.weights, pass) != Overlap::No)
+                .collect();
             let why = match holders.as_slice() {
                 [] => "no optimizer holds them",
-                [held] if facts.covers(pass, held) && facts.exceeds(pass, held) && !cuts_inside(context) => {
+                [made]
+                    if facts.covers(pass, &made.result.weights)
+                        && facts.exceeds(pass, &made.result.weights)
+                        && !cuts_inside(context) =>
+                {
                     "the optimizer holds only a part of them"
                 }
                 _ if is_cleared_unused(facts, op, pass, &backward.passes[index + 1..]) => {
@@ -100,9 +125,16 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             });
             let Some(forward) = forward else { continue };
             let name = &forward.receiver;
-            let at: Span = forward.span;
-            findings
-                .report(at, format!("gradients of `{name}` are computed for nothing: {why}"))
+            // Its optimizer is what leaves a part out.
+            let made = holders.first().filter(|_| why.contains("a part")).map(|made| made.span);
+            let found = findings.report(
+                made.unwrap_or(forward.span),
+                format!("gradients of `{name}` are computed for nothing: {why}"),
+            );
+            if made.is_some() {
+                found.label(forward.span, "the whole model is called here");
+            }
+            found
                 .label(op.span, "by this backward pass")
                 .help(format!(
                     "call it under `torch.no_grad()`, detach its output, or freeze it: `{name}.requires_grad_(False)`"
@@ -111,27 +143,142 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Lines that freeze parameters.
-fn freezes(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines().enumerate().filter(|(_, line)| {
-        line.contains("requires_grad") && (line.contains("False") || line.contains("requires_grad("))
-    })
+/// Finds optimizers that hold some parts of a model of which all are trained through.
+fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let optimizers: Vec<&Call> =
+        facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer)).collect();
+    let inside = |outer: Span, span: Span| outer.start < span.start && span.end <= outer.end;
+    // Names of the models whose parameters an optimizer is given.
+    let given = |optimizer: &Call| -> Vec<&str> {
+        let listed = facts.calls.iter().filter(|call| inside(optimizer.span, call.span));
+        let listed = listed.filter(|call| call.is_method("parameters") && call.arguments.is_empty());
+        listed.filter_map(|call| Some(facts.slice(call.receiver.as_ref()?.span))).collect()
+    };
+    let all: Vec<Vec<&str>> = optimizers.iter().map(|optimizer| given(optimizer)).collect();
+    let known = optimizers.iter().zip(&all).all(|(optimizer, given)| {
+        let first = optimizer.arguments.first().map_or("", |first| facts.slice(first.value_span));
+        !given.is_empty() && first.matches("parameters()").count() == given.len()
+    });
+    let held: Vec<(&str, &str)> = all.iter().flatten().filter_map(|name| name.rsplit_once('.')).collect();
+    let Some((model, _)) = held.first().filter(|_| known) else { return };
+    let (same, whole) = (held.iter().all(|(of, _)| of == model), held.len() == all.iter().flatten().count());
+    let is_own = |(_, part): &(&str, &str)| *part == "module" || *part == "model";
+    if !same || !whole || *model == "self" || held.iter().any(is_own) || freezing(facts).next().is_some() {
+        return;
+    }
+    let frozen = words(model).any(|word| context.project.frozen.contains(word));
+    let passed = facts.ops.iter().find_map(|op| {
+        let is_it = op.kind == OpKind::Forward && op.receiver == *model && op.site.grad == Grad::On;
+        let made = facts.calls.iter().find(|call| is_it && call.span == op.span)?;
+        let mut trained = backwards(facts);
+        let (pass, _) = trained.find(|(_, pass)| pass.loss.graph.overlaps(&made.result.graph))?;
+        Some((op, pass))
+    });
+    let (Some((forward, pass)), false) = (passed, frozen) else { return };
+    if findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == optimizers[0].span) {
+        return;
+    }
+    // Another part of the model is in the text of its class, or is used in this one.
+    let prefix = format!("{model}.");
+    let is_part = |name: &str| !held.iter().any(|(_, part)| *part == name);
+    let listed = facts.parts(&forward.weights).find(|part| is_part(part)).map(str::to_owned);
+    let used = || {
+        let arguments = facts.calls.iter().flat_map(|call| &call.arguments);
+        let receivers = facts.calls.iter().filter_map(|call| {
+            let of_model = ["parameters", "modules", "named_parameters", "children"];
+            call.receiver.as_ref().filter(|_| of_model.iter().any(|name| call.is_method(name)))
+        });
+        let spans = arguments.map(|argument| argument.value_span).chain(receivers.map(|of| of.span));
+        let names = spans.filter_map(|span| facts.slice(span).strip_prefix(&prefix));
+        let layered = |name: &&str| LAYERED.contains(name) && is_part(name);
+        names.map(|name| name.split('.').next().unwrap_or(name)).find(layered).map(str::to_owned)
+    };
+    let Some(other) = listed.or_else(used) else { return };
+    findings
+        .report(
+            optimizers[0].span,
+            format!("gradients of `{model}.{other}` are computed for nothing: the optimizer holds only other parts of `{model}`"),
+        )
+        .label(pass.span, "by this backward pass")
+        .label(forward.span, "the whole model is called here")
+        .help(format!("give the optimizer its parameters, or freeze it: `{model}.{other}.requires_grad_(False)`"));
+}
+
+/// Attributes that models have for their parts with most of the parameters.
+const LAYERED: &[&str] = &[
+    "backbone",
+    "encoder",
+    "features",
+    "trunk",
+    "base",
+    "body",
+    "stem",
+    "base_model",
+    "feature_extractor",
+    "embedding",
+    "decoder",
+    "head",
+    "classifier",
+    "fc",
+];
+
+/// Finds passes in evaluation mode that compute the target of the same model's loss.
+fn targets(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let graph_of =
+        |op: &Op| facts.calls.iter().find(|call| call.span == op.span).map(|call| &call.result.graph);
+    for (pass, backward) in backwards(facts).filter(|(pass, _)| pass.via.is_none()) {
+        let forwards = || {
+            facts.ops.iter().filter(|op| {
+                op.kind == OpKind::Forward
+                    && op.via.is_none()
+                    && op.site.function == pass.site.function
+                    && op.site.order < pass.site.order
+                    && op.site.grad == Grad::On
+                    && graph_of(op).is_some_and(|graph| backward.loss.graph.overlaps(graph))
+            })
+        };
+        for target in forwards() {
+            let mode = mode_at(facts, &target.site, &target.receiver);
+            let evaluates = |op: &Op| {
+                mode_at(facts, &op.site, &op.receiver).is_some_and(|mode| mode.kind == OpKind::EvalMode)
+            };
+            let restored = facts.ops.iter().any(|op| {
+                op.kind == OpKind::TrainMode
+                    && op.receiver == target.receiver
+                    && op.site.looped == target.site.looped
+                    && (target.site.order..pass.site.order).contains(&op.site.order)
+            });
+            let predicts = forwards().any(|op| op.receiver == target.receiver && !evaluates(op));
+            let is_set = mode.is_some_and(|mode| mode.site.looped == target.site.looped);
+            if evaluates(target)
+                && is_set
+                && restored
+                && predicts
+                && !context.may_be_without_grad(target.site.function)
+            {
+                findings
+                    .report(target.span, format!("gradients of this pass of `{}` in evaluation mode are added to those of the prediction: a target needs none", target.receiver))
+                    .label(pass.span, "by this backward pass")
+                    .help("call it under `torch.no_grad()`, or detach its output");
+            }
+        }
+    }
 }
 
 /// Finds teachers and target networks, by their names, through which a loss is differentiated.
 fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let lines: Vec<&str> = facts.text.lines().collect();
-    // A loop over its parameters freezes it.
-    let is_frozen = |name: &str| {
-        freezes(&facts.text).any(|(at, _)| {
-            lines[at.saturating_sub(2)..=at].iter().any(|line| words(line).any(|word| word == name))
-        })
+    let is_frozen = |op: &Op, name: &str| {
+        context.project.frozen.contains(name)
+            || freezing(facts).any(|set| {
+                facts.overlap(&set.weights, &op.weights) == Overlap::Yes
+                    || words(&set.receiver).any(|word| word == name)
+            })
     };
-    let held = |receiver: &str| {
-        let parameters = format!("{receiver}.parameters");
-        optimizers_of(facts, &parameters).next().is_some()
-    };
+    let held = |receiver: &str, op: &Op| optimizers_of(facts, receiver, &op.weights).next().is_some();
     // An optimizer of unknown parameters may hold them.
     let is_told = |call: &Call| {
         // `Adam([self.log_alpha])`
@@ -148,10 +295,15 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         let last = op.receiver.rsplit('.').find(|part| *part != "forward").unwrap_or(&op.receiver);
         let lower = last.to_ascii_lowercase();
         let named = lower.contains("teacher") || lower.contains("target") || lower == "q_next";
-        if op.kind != OpKind::Forward || op.via.is_some() || op.site.grad != Grad::On || !named {
+        // Another function of this text may call it, and hand its output on.
+        let is_here = op.via != Some(FunctionId::MODULE);
+        let is_known =
+            findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == op.span);
+        if op.kind != OpKind::Forward || !is_here || op.site.grad != Grad::On || !named || is_known {
             continue;
         }
-        let Some(call) = facts.calls.iter().find(|call| call.span == op.span) else { continue };
+        let at = op.call.unwrap_or(op.span);
+        let Some(call) = facts.calls.iter().find(|call| call.span == at) else { continue };
         let trains = backwards(facts).find(|(pass, backward)| {
             pass.site.function == op.site.function
                 && pass.via.is_none()
@@ -161,8 +313,16 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some((pass, _)) = trains else { continue };
         let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
         // Whoever built a teacher may have frozen it.
-        let is_built = lower.contains("target") || lines.iter().any(|line| is_made_by(line, last));
-        if held(model) || !is_built || is_frozen(last) || context.may_be_without_grad(op.site.function) {
+        let function = facts.function(op.site.function);
+        // The caller of a function that gets its teacher is searched for what freezes it, too.
+        let is_given = function.parameters.iter().any(|name| name == last);
+        let is_built =
+            lower.contains("target") || is_given || lines.iter().any(|line| is_made_by(line, last));
+        if held(model, op)
+            || !is_built
+            || is_frozen(op, last)
+            || context.may_be_without_grad(op.site.function)
+        {
             continue;
         }
         findings

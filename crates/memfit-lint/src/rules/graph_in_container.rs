@@ -70,14 +70,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             // A returned container may still be trained on.
             GraphState::Live => {
                 let is_held_anyway = store.carried && store.kind == StoreKind::Append;
+                // A model computes its output from what it collects.
+                let class = facts.function(store.site.function).class;
+                let is_of_model = class.is_some_and(|class| facts.class(class).is_module);
                 !store.escapes
+                    && !is_of_model
                     && !is_held_anyway
                     && !context.project.differentiates
                     && !context.may_be_without_grad(store.site.function)
             }
             _ => false,
         };
-        if !kept {
+        // Parts of one graph keep no more than it.
+        if !kept || store.graph == GraphState::Live && !store.built_there {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();

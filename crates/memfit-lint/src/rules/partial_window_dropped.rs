@@ -75,7 +75,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let counted = &window.counted;
         // A counter that continues over epochs carries the remainder into the next.
-        if matches!(counted.bound, CounterBinding::Assigned(bound) if bound != found.parent.or(bound) ) {
+        let goes_on = counted.counter.contains('[');
+        if goes_on
+            || matches!(counted.bound, CounterBinding::Assigned(bound) if bound != found.parent.or(bound))
+        {
             continue;
         }
         findings

@@ -2,7 +2,9 @@
 //!
 //! ## What it does
 //! Finds backward passes through a graph that an earlier iteration has freed, for example when the hidden
-//! state of a recurrent network is carried from batch to batch.
+//! state of a recurrent network is carried from batch to batch, in a variable, an attribute, or the model
+//! itself. A state that is set anew on one path only, such as the end of an episode, is carried on the
+//! others.
 //!
 //! ## Why
 //! The second `backward()` reaches the first batch's graph, which was freed, and raises `RuntimeError: Trying
@@ -30,7 +32,7 @@
 //! ## References
 //! - [torch.nn.RNN](https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html)
 
-use memfit_source::Kind;
+use memfit_source::{Grad, Kind, OpKind};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -45,30 +47,89 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    in_models(context, findings);
     for (op, backward) in backwards(facts) {
-        let Some(looped) = op.site.looped.filter(|_| backward.through_freed && op.via.is_none()) else {
+        let Some(looped) = op.site.looped.filter(|_| !backward.freed.is_none() && op.via.is_none()) else {
             continue;
         };
         // The state: a value that a call in the loop both takes and returns.
         let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
-            let before = facts.before_on_line(call.span);
+            let bound = facts.bound_to(call.span)?;
+            let own = |name: &&str| names(bound).any(|word| word == *name);
             call.arguments.iter().find_map(|argument| {
-                let name = context.slice(argument.value_span);
-                let bound = before.contains('=')
-                    && before
-                        .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
-                        .any(|word| word == name);
                 // A returned number or device has no graph.
-                let hangs = !argument.value.graph.is_none()
-                    && argument.value.graph.may_share(&backward.loss.graph)
+                let hangs = argument.value.graph.overlaps(&backward.freed)
                     && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
-                (bound && hangs && !name.is_empty()).then(|| (call.span, name.to_owned()))
+                let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
+                Some((call.span, name.to_owned()))
             })
         });
         let Some((call, state)) = carried else { continue };
         findings
-            .report(op.span, format!("this backward pass goes into the previous batch through `{state}`, whose graph is freed: the second iteration raises an error"))
-            .label(call, format!("`{state}` comes from the previous iteration"))
+            .report(call, format!("`{state}` comes from the previous iteration with its graph: the backward pass goes through it again, and raises an error"))
+            .label(op.span, "this backward pass frees the graph in each iteration")
             .help(format!("detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
     }
+}
+
+/// Methods of models that leave their attributes alone.
+const HARMLESS: &[&str] = &[
+    "train",
+    "eval",
+    "zero_grad",
+    "parameters",
+    "named_parameters",
+    "state_dict",
+    "to",
+    "cuda",
+    "cpu",
+    "forward",
+    "modules",
+    "children",
+    "buffers",
+    "half",
+    "float",
+];
+
+/// Finds models whose forward pass hands a state to the next one: nothing in the training loop sets it anew.
+fn in_models(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let mut seen: Vec<&str> = Vec::new();
+    for forward in facts.ops.iter().filter(|op| op.kind == OpKind::Forward && op.via.is_none()) {
+        let model = forward.receiver.as_str();
+        let (Some(state), Some(looped)) = (facts.carried(&forward.weights), forward.site.looped) else {
+            continue;
+        };
+        let mut ops = facts.ops_in(looped);
+        let trained = ops.find(|op| {
+            matches!(op.kind, OpKind::Backward(_)) && op.site.looped == Some(looped) && op.via.is_none()
+        });
+        let Some(pass) = trained.filter(|_| forward.site.grad == Grad::On && !seen.contains(&model)) else {
+            continue;
+        };
+        let of_model =
+            |name: &str| name == model || name.strip_prefix(model).is_some_and(|rest| rest.starts_with('.'));
+        let set = facts.looped(looped).assigned.iter().any(|name| of_model(name));
+        let called = facts.calls.iter().any(|call| {
+            let resets =
+                call.receiver.as_ref().is_some_and(|receiver| of_model(context.slice(receiver.span)))
+                    && !call.method.as_deref().is_some_and(|method| HARMLESS.contains(&method));
+            // A function that gets the model may do so as well.
+            let given = call.arguments.iter().any(|argument| context.slice(argument.value_span) == model);
+            call.span != forward.span && facts.within(&call.site, looped) && (resets || given)
+        });
+        if set || called {
+            continue;
+        }
+        seen.push(model);
+        findings
+            .report(forward.span, format!("`{model}.{state}` comes from the previous iteration with its graph: the backward pass goes through it again, and raises an error"))
+            .label(pass.span, "this backward pass frees the graph in each iteration")
+            .help(format!("set the state anew or detach it before each call: `{model}.{state} = {model}.{state}.detach()`"));
+    }
+}
+
+/// Names in a text, with their attributes: `self.hidden`.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).filter(|word| !word.is_empty())
 }

@@ -1,7 +1,8 @@
 //! # reentrant-checkpoint-without-gradients
 //!
 //! ## What it does
-//! Finds reentrant checkpoints of layers whose inputs require no gradient.
+//! Finds reentrant checkpoints of layers whose inputs require no gradient: batches, and the images that the
+//! first layer of a model gets.
 //!
 //! ## Why
 //! With `use_reentrant=True`, the output requires a gradient only if an input does. The input of a model's
@@ -28,7 +29,7 @@
 //! ## References
 //! - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
 
-use memfit_source::{Argument, Call, Facts, Grad, Kind};
+use memfit_source::{Argument, Call, ClassId, Facts, Grad, Kind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -57,7 +58,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let inputs: Vec<&Argument> = inputs.iter().filter(|input| input.name.is_none()).collect();
         if !layer.value.is_module()
             || inputs.is_empty()
-            || !inputs.iter().all(|input| is_leaf(facts, call, input))
+            || !inputs.iter().all(|input| is_leaf(context, call, input))
         {
             continue;
         }
@@ -70,7 +71,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 
 /// Returns `true` if a value has no graph: it was created without one, or every caller passes such values to
 /// the model.
-fn is_leaf(facts: &Facts, call: &Call, input: &Argument) -> bool {
+fn is_leaf(context: &Context<'_>, call: &Call, input: &Argument) -> bool {
+    let facts = context.facts;
     if input.value.graph.is_none() {
         return !matches!(input.value.kind, Kind::Module | Kind::Tuple(_) | Kind::Container { .. });
     }
@@ -86,5 +88,32 @@ fn is_leaf(facts: &Facts, call: &Call, input: &Argument) -> bool {
     });
     let mut fed =
         facts.model_arguments.iter().filter(|fed| fed.class == class && fed.position + 1 == index).peekable();
-    index > 0 && !is_part && fed.peek().is_some() && fed.all(|fed| fed.is_leaf)
+    if index == 0 || is_part || context.project.parts.contains(&facts.class(class).name) {
+        return false;
+    }
+    // A model that is made elsewhere gets its images first.
+    let layer = call.arguments.first().map_or("", |layer| context.slice(layer.value_span));
+    if fed.peek().is_none() {
+        index == 1 && takes_images(facts, layer) && is_outermost(facts, class)
+    } else {
+        fed.all(|fed| fed.is_leaf)
+    }
+}
+
+/// Returns `true` for a layer that is made for the channels of images.
+fn takes_images(facts: &Facts, layer: &str) -> bool {
+    let channels = ["input_channels", "in_chans", "img_channels", "image_channels", "n_channels", "3", "1"];
+    facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(layer)).any(|call| {
+        let first = call.arguments.first().map_or("", |first| facts.slice(first.value_span));
+        let last = first.rsplit('.').next().unwrap_or(first);
+        channels.contains(&last) && !call.is("torch.nn.Linear")
+    })
+}
+
+/// Returns `true` for a class that no other class of its file has as a base, and that is no discriminator of
+/// generated images.
+fn is_outermost(facts: &Facts, class: ClassId) -> bool {
+    let name = &facts.class(class).name;
+    let judges = ["discriminator", "critic"].iter().any(|word| name.to_ascii_lowercase().contains(word));
+    !judges && !facts.classes.iter().any(|other| other.bases.contains(name))
 }

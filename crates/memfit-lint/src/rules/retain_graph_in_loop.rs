@@ -41,7 +41,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(facts) {
         let (Some(retain), Some(looped)) = (backward.retain, op.site.looped) else { continue };
         // The next iteration may use the part of the graph that was built before the loop.
-        if op.deep || backward.create.is_some() || backward.has_outer_graph {
+        if op.deep || backward.create.is_some() || backward.has_outer_graph || backward.carried {
             continue;
         }
         // A second pass through the same graph in the iteration is the purpose of the argument.
@@ -76,7 +76,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             found.assigned.iter().chain(&found.targets).any(|name| Some(name.as_str()) == root)
         });
         let forward = facts.ops_in(looped).any(|other| matches!(other.kind, OpKind::Forward))
-            || bound && backward.loss.is(memfit_source::Flags::SCALAR);
+            || bound
+                && backward.loss.is(memfit_source::Flags::SCALAR)
+                && Some(context.slice(backward.loss_span)) == root;
         if !forward {
             continue;
         }

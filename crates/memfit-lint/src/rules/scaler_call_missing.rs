@@ -51,17 +51,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         })
         .collect();
     let Some(first) = made.first() else { return };
-    let scales = facts.text.contains(".scale(") || facts.text.contains(".scale_loss(");
-    // A metric object has an `update()` as well.
+    // A metric object has an `update()` as well. The scaler of another object is known by its name only.
     let of_scaler = |call: &Call| {
         call.receiver.as_ref().is_some_and(|receiver| {
-            matches!(receiver.value.kind, Kind::Scaler(_))
-                || context.slice(receiver.span).to_ascii_lowercase().contains("scaler")
+            matches!(receiver.value.kind, Kind::Scaler(_)) || names_scaler(context.slice(receiver.span))
         })
     };
+    let scales = facts
+        .calls
+        .iter()
+        .any(|call| call.is_method("scale") && of_scaler(call) || call.is_method("scale_loss"));
     let updates = facts.calls.iter().any(|call| call.is_method("update") && of_scaler(call));
     let handed =
-        facts.functions.iter().flat_map(|function| &function.parameters).any(|name| name.contains("scaler"));
+        facts.functions.iter().flat_map(|function| &function.parameters).any(|name| names_scaler(name));
     if made.iter().any(|call| may_be_off(call)) {
         return;
     }
@@ -81,6 +83,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         findings.report(step.span, message).label(first.span, "the scaler is made here").help(help);
     }
+}
+
+/// `scaler`, `self.grad_scaler`, `loss_scaler`
+fn names_scaler(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
+    last.split('_').any(|word| ["scaler", "gradscaler"].contains(&word))
 }
 
 /// Finds steps that use scaled gradients: the loss is scaled, and the optimizer steps by itself.

@@ -1,7 +1,8 @@
 //! # softmax-before-cross-entropy
 //!
 //! ## What it does
-//! Finds probabilities that are passed to a loss that takes logits.
+//! Finds probabilities that are passed to a loss that takes logits, also where a model's head computes them.
+//! A second log-softmax has no effect, and is left alone.
 //!
 //! ## Why
 //! `cross_entropy` applies `log_softmax` itself, so that probabilities are normalised twice. Measured: the
@@ -40,11 +41,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // The argument is checked first, since resolving the callee takes a search.
         let first = call.argument(0, "input").filter(|first| first.value.is(Flags::SOFTMAX));
         if let Some(first) = first.filter(|_| takes_logits(context, call)) {
-            // A repeated `log_softmax` has no effect.
-            let text = &context.facts.text;
-            if text.contains("log_softmax") || text.contains("LogSoftmax") {
-                continue;
-            }
             findings
                 .report(
                     first.value_span,
@@ -77,6 +73,8 @@ impl Made for memfit_source::Facts {
     fn stores_of<'a>(&'a self, name: &'a str) -> Box<dyn Iterator<Item = Criterion> + 'a> {
         Box::new(self.calls.iter().filter_map(move |call| {
             let Kind::Criterion { which, .. } = call.result.kind else { return None };
+            // `CrossEntropyLoss().cuda()` is made once.
+            call.path.as_ref()?;
             (self.bound_to(call.span) == Some(name)).then_some(which)
         }))
     }

@@ -1,7 +1,9 @@
 //! # tensor-running-loss
 //!
 //! ## What it does
-//! Finds running sums and lists of losses that remain tensors with a graph.
+//! Finds running sums and lists of losses that remain tensors with a graph: in variables, in meters of the
+//! project or of timm, in containers that a function gets from the loop that calls it, and in tensors that
+//! grow by concatenation. Values that are computed from a loss count as well.
 //!
 //! ## Why
 //! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. The sum keeps a chain of
@@ -31,9 +33,9 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, Kind, StoreKind, Value};
+use memfit_source::{Flags, GraphState, Kind, LoopId, StoreKind, Value};
 
-use crate::query::{backwards, grows, grows_in_object, has_constant_key};
+use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -46,8 +48,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !matches!(store.graph, GraphState::Freed | GraphState::Kept) {
             continue;
         }
+        // A sum within a step may be trained on at its end.
+        let steps = |looped: LoopId| facts.trains(looped);
         let how = match store.kind {
-            StoreKind::Add if store.grows.is_some() => How::Sum,
+            StoreKind::Add if store.grows.is_some_and(steps) => How::Sum,
             StoreKind::GiveSum if store.grows.is_some() => How::Given,
             StoreKind::Append | StoreKind::Join => How::List,
             StoreKind::Item
@@ -61,9 +65,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let loss = match &store.value.kind {
             // Of the arguments of a method, the loss.
             Kind::Tuple(parts) if how == How::Given => parts.iter().any(is_loss),
-            _ => is_loss(&store.value),
+            // Each concatenation adds a node, whatever it concatenates.
+            _ => store.kind == StoreKind::Join || is_loss(&store.value),
         };
-        if !loss || how == How::List && grows(facts, store).is_none() && !grows_in_object(context, store) {
+        let grown = || match store.kind {
+            StoreKind::Join => store.grows.is_some(),
+            _ => grows(facts, store).is_some(),
+        };
+        let adds_up =
+            how != How::List || grown() || grows_in_object(context, store) || grows_by_calls(context, store);
+        if !loss || !adds_up {
             continue;
         }
         // A sum that is trained on is no running loss.
@@ -114,25 +125,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Finds losses that are given to an average of another library, or to one in a dict.
+/// Finds losses that are given to an average of another library.
 fn of_meters(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is_method("update") && call.function.is_none()) {
         let (Some(receiver), Some(first)) = (&call.receiver, call.arguments.first()) else { continue };
-        if !is_loss(&first.value) || !(first.value.graph.is_known() || first.value.graph.is_certain()) {
+        if !is_loss(&first.value) || !first.value.graph.is_certain() {
             continue;
         }
         let name = context.slice(receiver.span);
-        let (root, item) = name.split_once('[').map_or((name, false), |(root, _)| (root, true));
-        let is_average = facts.calls.iter().any(|made| {
-            let before = facts.before_on_line(made.span);
-            let bound =
-                before.trim_start().strip_prefix(root).is_some_and(|rest| rest.trim_start().starts_with('='));
-            made.is("timm.utils.AverageMeter") && bound
-        });
-        let binding = format!("{root} = {{");
-        let held = || facts.text.split(&binding).nth(1).and_then(|rest| rest.split('}').next());
-        if is_average || item && held().is_some_and(|held| held.contains("AverageMeter(")) {
+        if matches!(&receiver.value.kind, Kind::Imported(class) if METERS.contains(&&**class)) {
             findings
                 .report(
                     call.span,
@@ -142,6 +144,9 @@ fn of_meters(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
     }
 }
+
+/// Classes of libraries whose `update(value, n)` adds the value to a sum.
+const METERS: &[&str] = &["timm.utils.AverageMeter", "timm.utils.metrics.AverageMeter"];
 
 /// Way in which losses add up.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -155,7 +160,11 @@ enum How {
 }
 
 fn is_loss(value: &Value) -> bool {
-    value.is(Flags::SCALAR) && !value.graph.is_none()
+    let parts = match &value.kind {
+        Kind::Tuple(parts) => parts.iter().any(is_loss),
+        _ => value.elements().is_some_and(is_loss),
+    };
+    parts || value.is(Flags::SCALAR) && !value.graph.is_none()
 }
 
 /// Returns `true` if a name occurs in a text as a whole word.

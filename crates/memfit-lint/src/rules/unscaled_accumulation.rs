@@ -2,7 +2,7 @@
 //!
 //! ## What it does
 //! Finds gradient accumulation that does not divide the loss by the length of the window, or divides it by
-//! another number.
+//! another number, such as the size of a batch. Fabric does not divide it; Accelerate does.
 //!
 //! ## Why
 //! The mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division
@@ -32,7 +32,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Backward, Divisor, Flags, Op, OpKind, Residue, Window};
+use memfit_source::{Backward, Divisor, Facts, Flags, Op, OpKind, Residue, Window};
 
 use crate::query::{backward, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -60,7 +60,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             let op = &facts.ops[*index];
             let Some(found) = backward(op) else { continue };
             if op.via.is_none()
-                && window.backwards.len() == 1
+                && all_divided_alike(facts, window)
+                && window.backwards.first() == Some(index)
                 && let Some(by) = wrong_divisor(context, window, found)
             {
                 let period = context.slice(window.counted.period);
@@ -90,6 +91,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns `true` if the backward passes of a window, in branches of their own, have losses with one divisor.
+fn all_divided_alike(facts: &Facts, window: &Window) -> bool {
+    let divisor = |index: &usize| backward(&facts.ops[*index]).map(|pass| pass.loss.divisor);
+    let first = window.backwards.first().and_then(divisor);
+    window.backwards.iter().all(|index| divisor(index) == first)
+}
+
 /// Divisor of a loss that is a mean, if it is not the length of the window.
 fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) -> Option<String> {
     let loss = &backward.loss;
@@ -99,6 +107,11 @@ fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) ->
     match loss.divisor? {
         Divisor::Number(by) => {
             window.counted.rounds.filter(|rounds| by > 1 && *rounds != by).map(|_| by.to_string())
+        }
+        // The window may be as long as a batch is large.
+        Divisor::BatchSize => {
+            let period = context.slice(window.counted.period).to_ascii_lowercase();
+            (!period.contains("batch")).then(|| "the size of a batch".to_owned())
         }
         // A window may be as long as the loader.
         Divisor::Length => {

@@ -1,7 +1,7 @@
 //! # whole-set-in-one-batch
 //!
 //! ## What it does
-//! Finds evaluation in a single batch of the whole data set.
+//! Finds evaluation in a single batch of the whole data set, by a loop or by a function that gets the loader.
 //!
 //! ## Why
 //! The batch and its activations are as large as the data set, so that the memory for an evaluation grows
@@ -28,7 +28,7 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data)
 
-use memfit_source::{Call, IterableKind, OpKind};
+use memfit_source::{Call, Facts, Grad, IterableKind, Kind, Op, OpKind, Span, Value};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -55,7 +55,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             } else {
                 None
             };
-            call.span == size.value_span && of.is_some_and(|of| context.slice(of) == set)
+            let is_size = call.span == size.value_span
+                || facts.bound_to(call.span) == Some(context.slice(size.value_span));
+            is_size && of.is_some_and(|of| context.slice(of) == set)
         };
         if !facts.calls.iter().any(counts) {
             continue;
@@ -76,13 +78,50 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 facts.loader(of).is_some_and(|call| call.span == loader.span) && evaluates(*id)
             })
         });
-        let Some(over) = over else { continue };
+        let Some(place) = over.map(|id| facts.looped(id).header).or_else(|| evaluated_by(facts, loader))
+        else {
+            continue;
+        };
         findings
             .report(
                 size.span,
                 format!("the whole of `{set}` is one batch: its memory grows with the data set"),
             )
-            .label(facts.looped(over).header, "the model gets the whole batch")
+            .label(place, "the model gets the whole batch")
             .help("set a batch size, and add up the results");
     }
+}
+
+/// Call of a function of the project that evaluates a model over a loader, and does not train.
+fn evaluated_by(facts: &Facts, loader: &Call) -> Option<Span> {
+    let is_loader = |value: &Value| match value.kind {
+        Kind::Loader(Some(id)) => facts.loader(id).is_some_and(|call| call.span == loader.span),
+        _ => false,
+    };
+    let is_batch = |value: &Value| {
+        value.loader.and_then(|id| facts.loader(id)).is_some_and(|call| call.span == loader.span)
+    };
+    let on_card = facts
+        .calls
+        .iter()
+        .any(|call| (call.is_method("cuda") || call.is_method("to")) && call.result.device.is_gpu());
+    facts.calls.iter().filter(|_| on_card).find_map(|call| {
+        let given = call.arguments.iter().any(|argument| is_loader(&argument.value));
+        // `model(next(iter(loader)))`
+        let passed = facts.ops.iter().find(|op| op.kind == OpKind::Forward && op.span == call.span);
+        let fed = passed.is_some_and(|op| op.site.looped.is_none() || op.site.grad == Grad::Off)
+            && call.arguments.iter().any(|argument| is_batch(&argument.value))
+            && !facts
+                .ops
+                .iter()
+                .any(|op| matches!(op.kind, OpKind::Backward(_)) && op.site.function == call.site.function);
+        if fed {
+            return Some(call.span);
+        }
+        let own =
+            |op: &&Op| op.call == Some(call.span) || call.function.is_some_and(|id| op.site.function == id);
+        let runs = facts.ops.iter().filter(own).any(|op| op.kind == OpKind::Forward);
+        let trains = facts.ops.iter().filter(own).any(|op| matches!(op.kind, OpKind::Backward(_)));
+        (given && runs && !trains).then_some(call.span)
+    })
 }

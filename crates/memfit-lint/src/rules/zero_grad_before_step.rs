@@ -78,11 +78,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Returns `true` if the cleared gradients are those of the step: of the same optimizer, or of its
 /// parameters.
 fn clears(facts: &Facts, clear: &Op, step: &Op) -> bool {
-    let parameters = format!("{}.parameters()", clear.receiver);
     // The optimizer is made of the parameters of a model of this name, which may be wrapped later.
     let is_made_of = || {
-        optimizers_of(facts, &parameters)
-            .any(|call| facts.before_on_line(call.span).trim().starts_with(&step.receiver))
+        optimizers_of(facts, &clear.receiver, &clear.weights)
+            .any(|call| facts.bound_to(call.span) == Some(step.receiver.as_str()))
     };
     clear.receiver == step.receiver
         || match facts.overlap(&clear.weights, &step.weights) {

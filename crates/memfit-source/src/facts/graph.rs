@@ -14,6 +14,8 @@ pub struct Graph {
     pub(crate) own: Option<u32>,
     /// Those of the ids that unknown code may have cut off.
     pub(crate) cut: SmallVec<[u32; 2]>,
+    /// `true` if there certainly is a graph, on each control-flow path.
+    pub(crate) there: bool,
 }
 
 impl Clone for Graph {
@@ -24,6 +26,7 @@ impl Clone for Graph {
             unknown: self.unknown,
             own: self.own,
             cut: SmallVec::from_slice(&self.cut),
+            there: self.there,
         }
     }
 }
@@ -40,13 +43,24 @@ impl Graph {
         Self { unknown: true, ..Self::default() }
     }
 
+    /// Graph of a forward pass.
     pub(crate) fn one(id: u32) -> Self {
+        Self { ids: smallvec![id], there: true, ..Self::default() }
+    }
+
+    /// Graph that a parameter may have.
+    pub(crate) fn of_parameter(id: u32) -> Self {
         Self { ids: smallvec![id], ..Self::default() }
     }
 
     pub(crate) fn union(&self, other: &Self) -> Self {
         if other.ids.is_empty() {
-            return Self { unknown: self.unknown || other.unknown, ..self.clone() };
+            return Self {
+                unknown: self.unknown || other.unknown,
+                own: self.own.or(other.own),
+                there: self.there || other.there,
+                ..self.clone()
+            };
         }
         let mut ids = self.ids.clone();
         ids.extend_from_slice(&other.ids);
@@ -58,15 +72,26 @@ impl Graph {
         }
         let unknown = self.unknown || other.unknown || full;
         let cut = ids.iter().copied().filter(|id| !self.has(*id) && !other.has(*id)).collect();
-        Self { ids, unknown, own: self.own.or(other.own), cut }
+        Self { ids, unknown, own: self.own.or(other.own), cut, there: self.there || other.there }
     }
 
-    /// Join of two control-flow paths.
+    /// Join of two control-flow paths. Graphs of one of them are kept: that path is possible.
     pub(crate) fn either(&self, other: &Self) -> Self {
         if self == other {
             return self.clone();
         }
-        Self { unknown: true, own: self.own.filter(|_| other.own.is_some()), ..self.union(other) }
+        let own = self.own.filter(|_| other.own.is_some());
+        Self { unknown: true, own, there: self.there && other.there, ..self.union(other) }
+    }
+
+    /// Graph of any element of a container: what is not in all of those that have one is uncertain.
+    pub(crate) fn of_elements(&self, other: &Self) -> Self {
+        if self.is_none() || other.is_none() {
+            return Self { unknown: true, there: false, ..self.union(other) };
+        }
+        let all = self.either(other);
+        let cut = all.ids.iter().copied().filter(|id| !self.has(*id) || !other.has(*id)).collect();
+        Self { cut, ..all }
     }
 
     /// Returns a copy, or the empty graph if `there` is `false`.
@@ -78,8 +103,18 @@ impl Graph {
     pub(crate) fn with_unknown(mut self) -> Self {
         self.unknown = true;
         self.own = None;
+        self.there = false;
         self.cut = self.ids.iter().copied().collect();
         self
+    }
+
+    /// The part that no unknown code may have cut off, on some control-flow path.
+    pub(crate) fn uncut(&self) -> Self {
+        Self {
+            ids: self.ids.iter().copied().filter(|id| self.has(*id)).collect(),
+            there: self.there,
+            ..Self::default()
+        }
     }
 
     /// Adds a graph that is certainly there.
@@ -92,19 +127,24 @@ impl Graph {
         self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
     }
 
+    /// Returns `true` if a forward pass of the other is in it, at least on one control-flow path.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        other.ids.iter().any(|id| self.has(*id) && other.has(*id))
+    }
+
     /// Returns `true` if the last forward pass of the other, that of a model's output, is certainly in it.
     pub fn contains(&self, other: &Self) -> bool {
         other.ids.last().is_some_and(|id| self.has(*id))
     }
 
-    /// Returns `true` if a forward pass is certainly in it.
+    /// Returns `true` if a forward pass is in it, at least on one control-flow path.
     pub(crate) fn has(&self, id: u32) -> bool {
         self.ids.contains(&id) && !self.cut.contains(&id)
     }
 
     /// Returns `true` if there is certainly a graph, although others may be unknown.
     pub const fn is_certain(&self) -> bool {
-        self.own.is_some()
+        self.there || self.own.is_some()
     }
 
     /// Returns `true` if at least one forward pass is known.

@@ -22,14 +22,21 @@ impl Facts {
         self.slice(Span::new(self.line_start(span.start).0, span.start))
     }
 
-    /// Text that an assignment binds the value at a span to, if that is all before it on its line.
+    /// Text that an assignment binds the value at a span to, if that is all before it in its statement on its
+    /// line.
     pub fn bound_to(&self, span: Span) -> Option<&str> {
-        self.before_on_line(span).trim().strip_suffix('=').map(str::trim)
+        let before = self.before_on_line(span).rsplit(';').next()?;
+        before.trim().strip_suffix('=').map(str::trim)
     }
 
     /// Ids of all functions.
     pub fn function_ids(&self) -> impl Iterator<Item = FunctionId> + use<> {
         (0..self.functions.len() as u32).map(FunctionId)
+    }
+
+    /// Ids of all classes.
+    pub fn class_ids(&self) -> impl Iterator<Item = ClassId> + use<> {
+        (0..self.classes.len() as u32).map(ClassId)
     }
 
     /// Class with an id.

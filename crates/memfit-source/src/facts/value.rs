@@ -197,12 +197,18 @@ impl Flags {
 
     /// Contained bytes: it was divided by 255.
     pub const BYTES: Self = Self(1 << 20);
+    /// An option that is named as the size of a batch.
+    pub const BATCH_SIZE: Self = Self(1 << 26);
     /// The number of batches of a loader.
     pub const LENGTH: Self = Self(1 << 21);
     /// A model's weights, one by one.
     pub const WEIGHTS: Self = Self(1 << 22);
     /// A copy of weights.
     pub const COPIED: Self = Self(1 << 23);
+    /// The last operation was the logarithm of a softmax.
+    pub const LOG_SOFTMAX: Self = Self(1 << 25);
+    /// Computed from the name's own value before, without its graph.
+    pub const CUT_OFF: Self = Self(1 << 24);
 
     /// Returns `true` if all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
@@ -235,6 +241,8 @@ pub enum Divisor {
     Number(i64),
     /// The number of batches of a loader.
     Length,
+    /// The size of a batch, by the option's name.
+    BatchSize,
 }
 
 /// Abstract value.
@@ -256,6 +264,8 @@ pub struct Value {
     pub divisor: Option<Divisor>,
     /// Class of a model, if it is of this file.
     pub(crate) class: Option<ClassId>,
+    /// Join of a container's elements.
+    pub(crate) items: Option<Arc<Self>>,
 }
 
 impl Value {
@@ -289,6 +299,44 @@ impl Value {
     pub(crate) fn without(mut self, flags: Flags) -> Self {
         self.flags = self.flags.without(flags);
         self
+    }
+
+    /// Join of a container's elements.
+    pub fn elements(&self) -> Option<&Self> {
+        self.items.as_deref()
+    }
+
+    /// An element of a container, if all are objects of a kind: models, optimizers, objects of a class.
+    pub(crate) fn item(&self) -> Option<Self> {
+        let item = self.items.as_deref()?;
+        let pair = |parts: &[Self]| parts.iter().any(Self::is_object);
+        let is_object = item.is_object() || matches!(&item.kind, Kind::Tuple(parts) if pair(parts));
+        is_object.then(|| Self { weights: item.weights.clone().uncertain(), ..item.clone() })
+    }
+
+    const fn is_object(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Module
+                | Kind::Criterion { .. }
+                | Kind::Optimizer
+                | Kind::Scheduler
+                | Kind::Loader(_)
+                | Kind::Object(_)
+                | Kind::Imported(_)
+                | Kind::Container { .. }
+        )
+    }
+
+    /// Adds an element to a container.
+    pub(crate) fn add_item(&mut self, item: &Self) {
+        let joined = match &self.items {
+            Some(known) => Self { graph: known.graph.of_elements(&item.graph), ..known.either(item) },
+            None => item.clone(),
+        };
+        // Containers in containers are followed once.
+        let inner = joined.items.as_ref().is_some_and(|inner| inner.items.is_some());
+        self.items = Some(Arc::new(if inner { Self { items: None, ..joined } } else { joined }));
     }
 
     /// Returns `true` if a flag is set.
@@ -335,6 +383,10 @@ impl Value {
         matches!(self.kind, Kind::Unknown | Kind::Undefined)
     }
 
+    const fn is_container(&self) -> bool {
+        matches!(self.kind, Kind::Container { .. })
+    }
+
     /// Returns `true` if it is a `torch.nn.Module`.
     pub const fn is_module(&self) -> bool {
         matches!(self.kind, Kind::Module)
@@ -353,6 +405,11 @@ impl Value {
     /// Replaces the graphs of it and its parts.
     pub(crate) fn map_graphs(&mut self, graph: &dyn Fn(&Graph) -> Graph) {
         self.graph = graph(&self.graph);
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.map_graphs(graph);
+            self.items = Some(Arc::new(items));
+        }
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut hung: Vec<Self> = parts.to_vec();
             for part in &mut hung {
@@ -362,11 +419,25 @@ impl Value {
         }
     }
 
+    /// Forgets which graphs a container's elements have: they are those of another function.
+    pub(crate) fn forget_item_graphs(&mut self) {
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.map_graphs(&|graph| Graph::unknown().clone_if(!graph.is_none()));
+            self.items = Some(Arc::new(items));
+        }
+    }
+
     /// Removes the graphs of it and its parts; values that had one get these flags.
     pub(crate) fn cut_graphs(&mut self, flags: Flags) {
         if !self.graph.is_none() {
             self.flags = self.flags.union(flags);
             self.graph = Graph::none();
+        }
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.cut_graphs(flags);
+            self.items = Some(Arc::new(items));
         }
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut cut_graphs: Vec<Self> = parts.to_vec();
@@ -381,6 +452,7 @@ impl Value {
     pub(crate) fn exported(mut self) -> Self {
         self.loader = None;
         self.class = None;
+        self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
         self.weights = Weights::default();
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
@@ -409,6 +481,9 @@ impl Value {
             (a, b) if a == b => a.clone(),
             (Kind::None | Kind::Undefined, kind) | (kind, Kind::None | Kind::Undefined) => kind.clone(),
             (Kind::Scaler(_), Kind::Scaler(_)) => Kind::Scaler(None),
+            (Kind::Criterion { sums: a, .. }, Kind::Criterion { sums: b, .. }) => {
+                Kind::Criterion { which: Criterion::Other, sums: *a || *b }
+            }
             (Kind::Loader(_), Kind::Loader(_)) => Kind::Loader(None),
             (Kind::Tensor, Kind::Number) | (Kind::Number, Kind::Tensor) => Kind::Tensor,
             (Kind::Container { .. }, Kind::Container { .. }) => Kind::Container { bounded: true },
@@ -445,8 +520,21 @@ impl Value {
             self.weights.either(&other.weights)
         };
         let divisor = self.divisor.filter(|divisor| other.divisor == Some(*divisor));
-        let graph = self.graph.either(&other.graph);
-        Self { kind, graph, device, flags, loader, weights, divisor, class }
+        let items = match (&self.items, &other.items) {
+            (Some(a), Some(b)) => Some(Arc::new(a.either(b))),
+            // An empty container, or none yet.
+            (Some(items), None) if nothing(other) || other.is_container() => Some(items.clone()),
+            (None, Some(items)) if nothing(self) || self.is_container() => Some(items.clone()),
+            _ => None,
+        };
+        // Where one path cuts the graph off, the other is that of the first iteration, for example.
+        let cuts = |value: &Self| value.graph.is_none() && value.is(Flags::CUT_OFF);
+        let graph = if (cuts(self) || cuts(other)) && !(self.graph.is_none() && other.graph.is_none()) {
+            self.graph.union(&other.graph).with_unknown()
+        } else {
+            self.graph.either(&other.graph)
+        };
+        Self { kind, graph, device, flags, loader, weights, divisor, class, items }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Facts, ModelId};
+use super::{Facts, Flags, ModelId};
 
 /// Model, or a part of one.
 #[derive(Clone, Debug)]
@@ -16,6 +16,12 @@ pub struct Model {
     pub(crate) made: bool,
     /// `true` if the text shows that it has parameters; an activation has none.
     pub(crate) has_parameters: bool,
+    /// Attributes with layers that have parameters, if its class trains all of them.
+    pub(crate) parts: Vec<String>,
+    /// Attribute in which its forward pass hands a state with its graph to the next one.
+    pub(crate) carries: Option<String>,
+    /// Last operation on each part of its output, if that is a tuple and its class is in another module.
+    pub(crate) outputs: Option<Vec<Flags>>,
 }
 
 /// Set of models' parameters.
@@ -133,6 +139,18 @@ impl Facts {
             && part.owners().iter().all(|part| whole.owners().iter().any(|whole| self.is_part(*part, *whole)))
     }
 
+    /// Attribute in which the forward pass of a model hands a state to the next one.
+    pub fn carried(&self, weights: &Weights) -> Option<&str> {
+        let mut models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
+        models.find_map(|model| model.carries.as_deref())
+    }
+
+    /// Attributes with layers of the models, if their classes are of the project.
+    pub fn parts(&self, weights: &Weights) -> impl Iterator<Item = &str> {
+        let models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
+        models.flat_map(|model| model.parts.iter().map(String::as_str))
+    }
+
     /// Returns `true` if these are certainly parameters: at least one owner has some.
     pub fn are_parameters(&self, weights: &Weights) -> bool {
         let has = |id: &ModelId| self.models.get(id.index()).is_some_and(|model| model.has_parameters);
@@ -173,8 +191,14 @@ mod tests {
 
     #[test]
     fn what_was_made_twice_is_apart_and_what_was_named_twice_may_be_one() {
-        let model =
-            |parent: Option<u32>, made| Model { parent: parent.map(ModelId), made, has_parameters: true };
+        let model = |parent: Option<u32>, made| Model {
+            parent: parent.map(ModelId),
+            made,
+            has_parameters: true,
+            parts: Vec::new(),
+            carries: None,
+            outputs: None,
+        };
         let facts = Facts {
             models: vec![
                 model(None, true),

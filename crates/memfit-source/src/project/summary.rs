@@ -62,6 +62,10 @@ pub(crate) struct ClassExport {
     pub(crate) is_dataset: bool,
     pub(crate) is_managed: bool,
     pub(crate) has_batch_norm: bool,
+    /// Attributes with layers, if nothing in the class turns gradients off.
+    pub(crate) parts: Vec<String>,
+    /// Attribute in which its forward pass hands a state to the next one.
+    pub(crate) carries: Option<String>,
     /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }
@@ -70,7 +74,7 @@ impl Summary {
     /// `SOFTMAX` or `SIGMOID` if that was the last operation on the result.
     pub(crate) fn last_operation(&self) -> Flags {
         let flags = self.returns.as_ref().map_or(Flags::NONE, |returned| returned.value.flags);
-        flags.intersection(Flags::SOFTMAX.union(Flags::SIGMOID))
+        flags.intersection(Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX))
     }
 }
 
@@ -78,7 +82,7 @@ impl Summary {
     /// [`Self::last_operation`] for each element of a returned tuple.
     pub(crate) fn last_operations(&self) -> Option<Vec<Flags>> {
         let Kind::Tuple(parts) = &self.returns.as_ref()?.value.kind else { return None };
-        let last_operation = Flags::SOFTMAX.union(Flags::SIGMOID);
+        let last_operation = Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX);
         Some(parts.iter().map(|part| part.flags.intersection(last_operation)).collect())
     }
 }

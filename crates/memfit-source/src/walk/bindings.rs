@@ -10,7 +10,7 @@ impl<'a> Walker<'a> {
     pub(super) fn bind(&mut self, name: &'a str, mut value: Value, how: CounterBinding) {
         // `make(config).to(device)` is a tensor or a model.
         let is_moved = matches!(value.kind, Kind::Tensor)
-            && value.graph.unknown
+            && (value.graph.unknown || value.graph.is_none())
             && value.loader.is_none()
             && !value.is(Flags::BATCH);
         if (value.is_unknown() || is_moved) && !matches!(how, CounterBinding::Target(_)) {
@@ -57,6 +57,7 @@ impl<'a> Walker<'a> {
         let Some(attribute) = name.strip_prefix("self.").filter(|rest| !rest.contains('.')) else { return };
         let mut value = value.clone();
         value.graph = Graph::unknown().clone_if(!value.graph.is_none());
+        value.forget_item_graphs();
         let joined = match self.attributes.get(&(class, attribute)) {
             // An inferred value replaces one that was only guessed from its name.
             Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
@@ -73,6 +74,7 @@ impl<'a> Walker<'a> {
         if let Some(binding) = self.frame.outer.as_ref().and_then(|outer| outer.get(name)) {
             let mut value = binding.value.clone();
             value.graph = Graph::unknown().clone_if(!value.graph.is_none());
+            value.forget_item_graphs();
             return (value, CounterBinding::Elsewhere);
         }
         if let Some(attribute) = name.strip_prefix("self.")

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::library_calls::{CallResult, device_of, is_harmless, known_call};
+use super::model_call::LAST_OPERATIONS;
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
 use crate::project::Summary;
-
-/// Operations for which rules check whether they are the last on an output.
-const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID);
 
 impl<'a> Walker<'a> {
     pub(super) fn call(&mut self, node: &'a ExprCall, is_statement: bool) -> Value {
@@ -258,69 +256,6 @@ impl<'a> Walker<'a> {
         self.replay(summary, id, &arguments, receiver, call.span)
     }
 
-    pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
-        let receiver = self.slice(call.callee);
-        let weights = self.weights_of(receiver, module);
-        self.op(OpKind::Forward, call.span, receiver, weights.clone());
-        self.record_model_arguments(call, module);
-        // An input whose graph may have been cut is skipped; the others are certain.
-        let inputs = call
-            .arguments
-            .iter()
-            .map(|argument| &argument.value.graph)
-            .filter(|graph| !graph.unknown)
-            .fold(Graph::none(), |all, graph| all.union(graph));
-        let hidden = call.arguments.iter().any(|argument| argument.value.graph.unknown);
-        let weights = if hidden { weights.with_unknown_owners() } else { weights };
-        let (graph, flags) = if module.is(Flags::FROZEN) && self.frame.grad == Grad::On {
-            // Gradients are recorded if anything that remains is trainable.
-            if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
-                op.site.grad = Grad::Unknown;
-            }
-            (Graph::unknown(), Flags::NONE)
-        } else {
-            self.forward(&inputs, weights)
-        };
-        let device = if module.device == Device::Unknown {
-            call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device)
-        } else {
-            module.device
-        };
-        // Last operation of the model's own `forward`.
-        let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
-        let last = forward.and_then(|id| self.summary(id));
-        let flags = flags.union(Flags::OUTPUT);
-        let parts = last.as_ref().and_then(|summary| summary.last_operations());
-        if let Some(parts) = parts {
-            let part =
-                |last: Flags| Value::tensor(graph.clone()).with_device(device).with_flags(flags.union(last));
-            let kind = Kind::Tuple(parts.into_iter().map(part).collect());
-            return Value { kind, graph: graph.clone(), device, ..Value::default() }.with_flags(flags);
-        }
-        let last =
-            last.map_or(module.flags.intersection(LAST_OPERATIONS), |summary| summary.last_operation());
-        Value::tensor(graph).with_device(device).with_flags(flags.union(last))
-    }
-
-    fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {
-        let reduction =
-            call.keyword("reduction").and_then(|argument| argument.value.text().map(str::to_owned));
-        let mut flags = Flags::NONE;
-        if reduction.as_deref() != Some("none") {
-            flags = flags.union(Flags::SCALAR);
-        }
-        if sums || reduction.as_deref() == Some("sum") {
-            flags = flags.union(Flags::SUMMED);
-        }
-        let device = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
-        if self.frame.grad == Grad::Off {
-            return Value::tensor(Graph::none())
-                .with_device(device)
-                .with_flags(flags.union(Flags::NO_GRAD_BUILT));
-        }
-        Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
-    }
-
     pub(super) fn call_path(&mut self, node: &'a ExprCall, call: &Call, path: &str, inputs: &Graph) -> Value {
         if let Some(value) = self.call_special(call, path, inputs) {
             return value;
@@ -332,12 +267,17 @@ impl<'a> Walker<'a> {
                     return self.call_summary(node, call, None, &summary, None);
                 }
                 if let Some(class) = self.imported_class(path) {
+                    if class.is_module && path.ends_with("Loss") {
+                        return Value::from_kind(Kind::Criterion { which: Criterion::Other, sums: false });
+                    }
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
                         let last = self
                             .method_there(path, "forward")
                             .map_or(Flags::NONE, |own| own.last_operation());
                         let weights = self.made_weights(call);
+                        let forward = self.method_there(path, "forward");
+                        self.set_outputs(&weights, forward.and_then(|own| own.last_operations()));
                         return Value {
                             weights,
                             ..Value::from_kind(Kind::Module).with_flags(norm.union(last))
@@ -444,7 +384,11 @@ impl<'a> Walker<'a> {
                 }
             }
             ("builtins.next", _) => {
-                Value { loader: call.arguments.first()?.value.loader, ..Value::unknown() }
+                let of = &call.arguments.first()?.value;
+                match of.kind {
+                    Kind::Loader(id) => Value { loader: id, ..Value::unknown() }.with_flags(Flags::BATCH),
+                    _ => Value { loader: of.loader, ..Value::unknown() },
+                }
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
             (_, name) if path.starts_with("torch.") && super::method::has_no_gradient(name) => {
@@ -467,6 +411,18 @@ impl<'a> Walker<'a> {
         Some(value)
     }
 
+    /// Object that a class makes, if it is of this project and no model.
+    fn object_of(&mut self, class: &Kind) -> Option<Value> {
+        match class {
+            Kind::Class(id) if !self.facts.class(*id).is_module => Some(Value::from_kind(Kind::Object(*id))),
+            Kind::Path(path) => {
+                let class = self.imported_class(path)?;
+                (!class.is_module).then(|| Value::from_kind(Kind::Imported(path.clone())))
+            }
+            _ => None,
+        }
+    }
+
     fn call_known(&mut self, call: &Call, path: &str, known: CallResult, inputs: &Graph) -> Value {
         match known {
             CallResult::Made(Kind::Criterion { which, .. }, flags) => {
@@ -480,7 +436,22 @@ impl<'a> Walker<'a> {
                 let graph =
                     call.arguments.first().map_or(Graph::none(), |argument| argument.value.graph.clone());
                 let weights = Self::kept_weights(path, &call.arguments);
-                Value { graph, weights, ..Value::from_kind(Kind::Container { bounded }).with_flags(flags) }
+                let mut made = Value {
+                    graph,
+                    weights,
+                    ..Value::from_kind(Kind::Container { bounded }).with_flags(flags)
+                };
+                let first = call.arguments.first().map(|first| &first.value);
+                match (path, first) {
+                    ("collections.defaultdict", Some(class)) => {
+                        if let Some(item) = self.object_of(&class.kind) {
+                            made.add_item(&item);
+                        }
+                    }
+                    (_, Some(first)) => made.items.clone_from(&first.items),
+                    _ => {}
+                }
+                made
             }
             CallResult::Made(Kind::Module, flags) => {
                 let norm = call.arguments.iter().any(|argument| argument.value.is(Flags::BATCH_NORM));
@@ -525,7 +496,11 @@ impl<'a> Walker<'a> {
                         value = value.with_flags(flag);
                     }
                 }
-                if ["torch.mean", "torch.sum"].contains(&path) {
+                let scalar = call.arguments.first().is_some_and(|first| first.value.is(Flags::SCALAR));
+                let last = path.rsplit('.').next().unwrap_or(path);
+                if ["torch.mean", "torch.sum"].contains(&path)
+                    || scalar && super::library_calls::is_elementwise(last)
+                {
                     value = value.with_flags(Flags::SCALAR);
                 }
                 if self.frame.grad == Grad::Off && !value.graph.is_none() {

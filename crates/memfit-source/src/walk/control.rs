@@ -98,6 +98,7 @@ impl<'a> Walker<'a> {
         let (iteration_outside, loop_outside) =
             (self.frame.iteration_first_graph, self.frame.loop_first_graph);
         self.frame.loop_first_graph = self.graphs.count();
+        self.loop_graphs.insert(id, self.graphs.count());
         if self.recording() {
             self.frame.silent += 1;
             body(self);
@@ -177,6 +178,7 @@ impl<'a> Walker<'a> {
         // Code after `if …: continue` is the other branch.
         if first_leaves && node.elif_else_clauses.is_empty() {
             let rest = self.guard(test, what, true);
+            self.facts.guards[rest.index()].is_rest = true;
             self.frame.guard = Some(rest);
         }
     }

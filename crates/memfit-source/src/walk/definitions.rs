@@ -7,6 +7,7 @@ use ruff_text_size::Ranged as _;
 use rustc_hash::FxHashMap;
 
 use crate::facts::{ClassId, FunctionId};
+use crate::project::Imports;
 
 /// Maximum nesting of statements that is searched.
 const MAX_DEPTH: usize = 120;
@@ -36,6 +37,8 @@ pub(super) struct Definitions<'a> {
     pub(super) imports: FxHashMap<&'a str, Arc<str>>,
     /// `true` if names may come from `from x import *`.
     pub(super) starred: bool,
+    /// Modules from which all names are imported.
+    pub(super) starred_modules: Vec<Arc<str>>,
 }
 
 impl<'a> Definitions<'a> {
@@ -49,9 +52,25 @@ impl<'a> Definitions<'a> {
             top_classes: FxHashMap::default(),
             imports: FxHashMap::default(),
             starred: false,
+            starred_modules: Vec::new(),
         };
         found.body(body, None, FunctionId(0), 0);
         found
+    }
+
+    /// Adds the names that `from module import *` brings along from the project, as far as the text uses
+    /// them.
+    pub(super) fn bring_starred(&mut self, text: &'a str, imports: &dyn Imports) {
+        for module in &self.starred_modules {
+            for name in imports.names(module) {
+                let own = self.top_functions.contains_key(name.as_str())
+                    || self.top_classes.contains_key(name.as_str())
+                    || self.imports.contains_key(name.as_str());
+                let Some(at) = text.find(&name).filter(|_| !own) else { continue };
+                let between = if module.chars().all(|c| c == '.') { "" } else { "." };
+                self.imports.insert(&text[at..at + name.len()], format!("{module}{between}{name}").into());
+            }
+        }
     }
 
     fn body(&mut self, body: &'a [Stmt], class: Option<ClassId>, parent: FunctionId, depth: usize) {
@@ -104,6 +123,7 @@ impl<'a> Definitions<'a> {
                     let name = alias.name.id.as_str();
                     if name == "*" {
                         self.starred = true;
+                        self.starred_modules.push(format!("{dots}{module}").into());
                         continue;
                     }
                     let bound = alias.asname.as_ref().map_or(name, |asname| asname.id.as_str());
@@ -143,6 +163,15 @@ impl<'a> Definitions<'a> {
             _ => {}
         }
     }
+}
+
+/// Source text of a dotted name, or of its item with a literal key: `state["step"]`.
+pub(super) fn dotted_item<'a>(expression: &'a Expr, text: &'a str) -> Option<&'a str> {
+    let Expr::Subscript(subscript) = expression else { return dotted(expression, text) };
+    let literal = matches!(&*subscript.slice, Expr::StringLiteral(_));
+    dotted(&subscript.value, text).filter(|_| literal)?;
+    let range = expression.range();
+    text.get(range.start().to_usize()..range.end().to_usize())
 }
 
 /// Source text of a dotted name `a.b.c` without spaces; `None` for other expressions.

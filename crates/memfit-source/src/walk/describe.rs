@@ -1,6 +1,6 @@
 //! Facts of function and class definitions.
 
-use ruff_python_ast::{Expr, ModModule};
+use ruff_python_ast::{Expr, ModModule, Stmt, StmtClassDef};
 
 use super::{Walker, span, turns_off};
 use crate::facts::Function;
@@ -51,6 +51,8 @@ impl<'a> Walker<'a> {
                 is_managed: managed,
                 has_batch_norm: text.contains("BatchNorm")
                     || imported.iter().any(|(_, class)| class.has_batch_norm),
+                parts: self.parts(node),
+                carries: self.carried(node),
                 bases: bases.clone(),
             };
             self.facts.classes.push(class);
@@ -68,6 +70,8 @@ impl<'a> Walker<'a> {
                     class: None,
                     parameters: Vec::new(),
                     inputs: Vec::new(),
+                    binds: Vec::new(),
+                    hands_on: false,
                     decorators: Vec::new(),
                     grad: Grad::On,
                     called: true,
@@ -113,12 +117,78 @@ impl<'a> Walker<'a> {
                 class,
                 parameters,
                 inputs: Vec::new(),
+                binds: Vec::new(),
+                hands_on: false,
                 decorators,
                 grad,
                 called: false,
                 body,
             });
         }
+    }
+}
+
+impl Walker<'_> {
+    /// Attribute that the forward pass of a class computes from its own value: `out, self.h = self.rnn(x,
+    /// self.h)`.
+    fn carried(&self, class: &StmtClassDef) -> Option<String> {
+        let forward = class.body.iter().find_map(|statement| match statement {
+            Stmt::FunctionDef(method) if method.name.id.as_str() == "forward" => Some(method),
+            _ => None,
+        })?;
+        let text = self.slice(span(forward));
+        if ["detach", "no_grad", ".data", "repackage"].iter().any(|word| text.contains(word)) {
+            return None;
+        }
+        // What it assigns in another statement as well is set anew.
+        let assigned = |name: &str| {
+            text.lines().filter(|line| line.trim_start().starts_with(&format!("{name} ="))).count()
+        };
+        forward.body.iter().find_map(|statement| {
+            let Stmt::Assign(assign) = statement else { return None };
+            let [target] = assign.targets.as_slice() else { return None };
+            if !matches!(&*assign.value, Expr::Call(_)) {
+                return None;
+            }
+            let parts = match target {
+                Expr::Tuple(tuple) => tuple.elts.as_slice(),
+                one => std::slice::from_ref(one),
+            };
+            parts.iter().find_map(|part| {
+                let Expr::Attribute(attribute) = part else { return None };
+                let name = self.slice(span(part));
+                let own = name.starts_with("self.") && assigned(name) <= usize::from(parts.len() == 1);
+                let value = self.slice(span(&*assign.value));
+                let mut words = value.split(|c: char| !(c.is_alphanumeric() || "_.".contains(c)));
+                (own && words.any(|word| word == name)).then(|| attribute.attr.id.to_string())
+            })
+        })
+    }
+
+    /// Attributes to which a class's `__init__` assigns layers.
+    fn parts(&self, class: &StmtClassDef) -> Vec<String> {
+        let text = self.slice(span(class));
+        if ["no_grad", "detach", "requires_grad_", "requires_grad ="].iter().any(|word| text.contains(word)) {
+            return Vec::new();
+        }
+        let init = class.body.iter().find_map(|statement| match statement {
+            Stmt::FunctionDef(method) if method.name.id.as_str() == "__init__" => Some(method),
+            _ => None,
+        });
+        let assigned = init.into_iter().flat_map(|init| &init.body).filter_map(|statement| match statement {
+            Stmt::Assign(assign) => match assign.targets.as_slice() {
+                [Expr::Attribute(target)] if self.slice(span(&*target.value)) == "self" => {
+                    Some((target.attr.id.as_str(), self.slice(span(&*assign.value))))
+                }
+                _ => None,
+            },
+            _ => None,
+        });
+        let layered = |made: &str| {
+            let containers = ["Sequential(", "ModuleList(", "ModuleDict("];
+            super::weights::LAYERS.iter().chain(&containers).any(|layer| made.contains(layer))
+        };
+        assigned.filter(|(_, made)| layered(made)).map(|(name, _)| name.to_owned()).collect()
     }
 }
 

@@ -68,6 +68,12 @@ impl<'a> Env<'a> {
         }
     }
 
+    /// Names that are bound by other than being parameters.
+    pub(super) fn bound(&self) -> impl Iterator<Item = &'a str> + '_ {
+        let bound = self.names.iter().filter(|(_, binding)| binding.how != CounterBinding::Parameter);
+        bound.map(|(name, _)| *name).filter(|name| !name.contains(['.', '[']))
+    }
+
     /// Copy of all bindings.
     pub(super) fn snapshot(&self) -> FxHashMap<&'a str, Binding> {
         self.names.clone()
@@ -95,7 +101,8 @@ impl Graphs {
 
     /// Parameters used by a forward pass.
     pub(super) fn weights(&self, id: u32) -> &Weights {
-        &self.weights[id as usize]
+        static NONE: std::sync::LazyLock<Weights> = std::sync::LazyLock::new(Weights::default);
+        self.weights.get(id as usize).unwrap_or(&NONE)
     }
 
     pub(super) fn state(&self, id: u32) -> GraphState {
@@ -139,7 +146,7 @@ impl Graphs {
         }
         let states = || value.graph.ids.iter().map(|id| self.state(*id));
         if value.graph.unknown {
-            return value.graph.own.map_or(GraphState::Unknown, |own| self.state(own));
+            return value.graph.own.map_or_else(|| self.state_of_certain(value), |own| self.state(own));
         }
         if states().any(|state| state == GraphState::Retained) {
             return GraphState::Retained;
@@ -154,6 +161,24 @@ impl Graphs {
             return GraphState::Kept;
         }
         value.graph.own.map_or(GraphState::Unknown, |own| self.state(own))
+    }
+}
+
+impl Graphs {
+    /// State of a graph that is there, while others may be.
+    fn state_of_certain(&self, value: &Value) -> GraphState {
+        if !value.graph.there {
+            return GraphState::Unknown;
+        }
+        let own = value.graph.ids.iter().filter(|id| value.graph.has(**id));
+        let states: Vec<GraphState> =
+            own.map(|id| self.state(*id)).filter(|state| state.is_there()).collect();
+        match states.as_slice() {
+            [] => GraphState::Unknown,
+            all if all.contains(&GraphState::Retained) => GraphState::Retained,
+            all if all.iter().all(|state| *state == GraphState::Live) => GraphState::Live,
+            _ => GraphState::Kept,
+        }
     }
 }
 

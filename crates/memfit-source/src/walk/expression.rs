@@ -29,7 +29,10 @@ impl<'a> Walker<'a> {
             Expr::Subscript(node) => self.subscript(node),
             Expr::BinOp(node) => {
                 let left = self.eval(&node.left);
-                let right = self.eval(&node.right);
+                let mut right = self.eval(&node.right);
+                if matches!(node.op, Operator::Div) && is_batch_size(dotted(&node.right, self.text)) {
+                    right = right.with_flags(Flags::BATCH_SIZE);
+                }
                 let result = self.arithmetic(node.op, &left, &right);
                 if matches!(node.op, Operator::Div) && is_byte_range(&node.right) {
                     return result
@@ -90,9 +93,11 @@ impl<'a> Walker<'a> {
             Expr::Dict(node) => {
                 let mut graph = Graph::none();
                 let (mut weights, mut flags) = (Weights::default(), Flags::NONE);
+                let mut dict = Value::from_kind(Kind::Container { bounded: false });
                 for item in &node.items {
                     let key = item.key.as_ref().map(|key| self.eval(key));
                     let value = self.eval(&item.value);
+                    dict.add_item(&value);
                     graph = graph.union(&value.graph);
                     flags = flags.union(value.flags.intersection(Flags::OUTPUT));
                     weights = weights.union(&value.weights);
@@ -101,7 +106,7 @@ impl<'a> Walker<'a> {
                         weights = weights.with_unknown_owners();
                     }
                 }
-                Value { graph, flags, weights, ..Value::from_kind(Kind::Container { bounded: false }) }
+                Value { graph, flags, weights, ..dict }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
@@ -113,6 +118,7 @@ impl<'a> Walker<'a> {
             Expr::Starred(node) => self.eval(&node.value),
             Expr::Await(node) => self.eval(&node.value),
             Expr::Yield(node) => {
+                self.frame.yields = true;
                 if let Some(value) = &node.value {
                     self.eval(value);
                     self.escape(value);
@@ -120,6 +126,7 @@ impl<'a> Walker<'a> {
                 Value::unknown()
             }
             Expr::YieldFrom(node) => {
+                self.frame.yields = true;
                 self.eval(&node.value);
                 self.escape(&node.value);
                 Value::unknown()
@@ -146,12 +153,14 @@ impl<'a> Walker<'a> {
     fn container(&mut self, parts: &'a [Expr]) -> Value {
         let mut graph = Graph::none();
         let mut weights = Weights::default();
+        let mut list = Value::from_kind(Kind::Container { bounded: false });
         for part in parts {
             let value = self.eval(part);
+            list.add_item(&value);
             graph = graph.union(&value.graph);
             weights = weights.union(&value.weights);
         }
-        Value { graph, weights, ..Value::from_kind(Kind::Container { bounded: false }) }
+        Value { graph, weights, ..list }
     }
 
     fn comprehension(&mut self, generators: &'a [Comprehension], parts: &[&'a Expr]) -> Value {
@@ -186,15 +195,16 @@ impl<'a> Walker<'a> {
         let mut delta = take(&mut self.frame.env, &mut self.graphs, since);
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
-        let weights = last.weights;
         let flags = last.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
-        Value {
+        let mut made = Value {
             graph,
             device: last.device,
             flags,
-            weights,
+            weights: last.weights.clone(),
             ..Value::from_kind(Kind::Container { bounded: true })
-        }
+        };
+        made.add_item(&last);
+        made
     }
 
     /// Value of an attribute.
@@ -213,6 +223,7 @@ impl<'a> Walker<'a> {
         }
         let owner = self.eval(&node.value);
         let attribute = node.attr.id.as_str();
+        self.facts.reads_gradients |= attribute == "grad";
         match &owner.kind {
             Kind::Path(path) => self.member(path, attribute),
             Kind::Tensor | Kind::Unknown if attribute == "data" => {
@@ -274,60 +285,6 @@ impl<'a> Walker<'a> {
         Value::from_kind(kind)
     }
 
-    fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {
-        let owner = self.eval(&node.value);
-        self.eval(&node.slice);
-        if let Some(loss) = self.differentiated_item(node) {
-            return loss;
-        }
-        // Before PyTorch 0.4, `loss.data[0]` was the number.
-        if is_number_of_old(node) {
-            return Value::from_kind(Kind::Number);
-        }
-        if are_indices(node) {
-            return Value::tensor(Graph::none()).with_device(owner.device);
-        }
-        match &owner.kind {
-            Kind::Tuple(parts) => super::statement::literal(&node.slice)
-                .and_then(|index| {
-                    usize::try_from(if index < 0 { index + parts.len() as i64 } else { index }).ok()
-                })
-                .and_then(|index| parts.get(index).cloned())
-                .unwrap_or_else(Value::unknown),
-            Kind::Loader(_) => owner,
-            Kind::ExceptionText(_) => owner,
-            Kind::Tensor => {
-                // A part selected by position shares the storage of the whole.
-                let view = |slice: &Expr| {
-                    matches!(slice, Expr::Slice(_)) || super::statement::literal(slice).is_some()
-                };
-                let shares = match &*node.slice {
-                    Expr::Tuple(tuple) => {
-                        tuple.elts.iter().all(|part| {
-                            view(part) || matches!(part, Expr::EllipsisLiteral(_) | Expr::NoneLiteral(_))
-                        }) && tuple.elts.iter().any(narrows)
-                    }
-                    Expr::StringLiteral(_) => false,
-                    // `[0]` of an output may also be an element of a tuple.
-                    slice => narrows(slice) && matches!(slice, Expr::Slice(_)),
-                };
-                let value = owner.without(Flags::SCALAR.union(Flags::SOFTMAX).union(Flags::SIGMOID));
-                if shares { value.with_flags(Flags::VIEW) } else { value }
-            }
-            _ => {
-                let mut value = Value::unknown();
-                value.graph = owner.graph.clone().with_unknown();
-                if owner.graph.is_none() && owner.is(Flags::BATCH) {
-                    value.graph = Graph::none();
-                }
-                value.loader = owner.loader;
-                value.device = owner.device;
-                value.flags = owner.flags.intersection(Flags::BATCH.union(Flags::OUTPUT));
-                value
-            }
-        }
-    }
-
     /// Arithmetic: joins graphs and records divisions.
     pub(super) fn arithmetic(&mut self, op: Operator, left: &Value, right: &Value) -> Value {
         if let (Kind::Int(a), Kind::Int(b)) = (&left.kind, &right.kind) {
@@ -366,6 +323,14 @@ impl<'a> Walker<'a> {
             if both(flag) || one(flag) {
                 flags = flags.union(flag);
             }
+        }
+        // A factor or divisor of unknown kind is usually an option.
+        let option =
+            |value: &Value| value.is_unknown() && !value.graph.is_certain() && !value.is(Flags::BATCH);
+        if matches!(op, Operator::Div | Operator::Mult)
+            && (left.is(Flags::SCALAR) && option(right) || right.is(Flags::SCALAR) && option(left))
+        {
+            flags = flags.union(Flags::SCALAR);
         }
         for flag in [Flags::DIVIDED, Flags::OPAQUE, Flags::OUTPUT, Flags::SUMMED] {
             if left.is(flag) || right.is(flag) {
@@ -517,8 +482,11 @@ impl<'a> Walker<'a> {
                     Expr::List(list) => IterableKind::Literal(list.elts.len()),
                     _ => IterableKind::Other,
                 };
-                let mut element =
-                    Value { graph: value.graph.clone(), device: value.device, ..Value::default() };
+                if let Some(item) = value.item() {
+                    return (over, item, None);
+                }
+                let graph = if value.items.is_some() { value.element_graph() } else { value.graph.clone() };
+                let mut element = Value { graph, device: value.device, ..Value::default() };
                 if !element.graph.is_none() {
                     element.kind = Kind::Tensor;
                 }
@@ -544,22 +512,10 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Returns `true` for `loss.data[0]`.
-fn is_number_of_old(node: &ruff_python_ast::ExprSubscript) -> bool {
-    matches!(&*node.value, Expr::Attribute(owner) if owner.attr.id.as_str() == "data")
-        && super::statement::literal(&node.slice) == Some(0)
-}
-
-/// Returns `true` for `x.max(dim=1)[1]`, which has no graph.
-fn are_indices(node: &ruff_python_ast::ExprSubscript) -> bool {
-    let Expr::Call(call) = &*node.value else { return false };
-    let name = match &*call.func {
-        Expr::Attribute(attribute) => attribute.attr.id.as_str(),
-        _ => return false,
-    };
-    ["max", "min", "topk", "sort", "median", "kthvalue", "mode"].contains(&name)
-        && !call.arguments.is_empty()
-        && super::statement::literal(&node.slice) == Some(1)
+/// Returns `true` for an option such as `args.train_batch_size`.
+fn is_batch_size(name: Option<&str>) -> bool {
+    let last = name.and_then(|name| name.rsplit('.').next()).unwrap_or_default().to_ascii_lowercase();
+    last == "batch_size" || last.ends_with("_batch_size") || last == "batchsize"
 }
 
 /// Returns `true` for `255`, the divisor that normalises bytes.
@@ -576,12 +532,4 @@ fn is_byte_range(expression: &Expr) -> bool {
 
 fn tensor_like(value: &Value) -> bool {
     matches!(value.kind, Kind::Tensor) || !value.graph.is_none()
-}
-
-/// Returns `true` for an index or slice that selects a part.
-fn narrows(slice: &Expr) -> bool {
-    match slice {
-        Expr::Slice(slice) => slice.lower.is_some() || slice.upper.is_some(),
-        other => super::statement::literal(other).is_some(),
-    }
 }

@@ -143,6 +143,9 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
     }
     Some(match path {
         "timm.create_model" => CallResult::Made(Kind::Module, Flags::NONE),
+        "timm.utils.AverageMeter" | "timm.utils.metrics.AverageMeter" => {
+            CallResult::Made(Kind::Imported(path.into()), Flags::NONE)
+        }
         "copy.deepcopy" | "copy.copy" => CallResult::Same(Flags::NONE),
         "collections.deque" => CallResult::Made(Kind::Container { bounded: false }, Flags::NONE),
         "collections.defaultdict"
@@ -173,7 +176,8 @@ fn torch(rest: &str, last: &str) -> CallResult {
     if let Some(name) = rest.strip_prefix("nn.functional.") {
         return match name {
             "cross_entropy" | "binary_cross_entropy_with_logits" => CallResult::Loss,
-            "softmax" | "log_softmax" => CallResult::Tensor(Flags::SOFTMAX),
+            "softmax" => CallResult::Tensor(Flags::SOFTMAX),
+            "log_softmax" => CallResult::Tensor(Flags::LOG_SOFTMAX),
             "sigmoid" => CallResult::Tensor(Flags::SIGMOID),
             _ if LOSSES.contains(&name) => CallResult::Loss,
             _ => CallResult::Tensor(Flags::NONE),
@@ -191,7 +195,8 @@ fn torch(rest: &str, last: &str) -> CallResult {
             _ if name.starts_with("BatchNorm") || name == "SyncBatchNorm" => {
                 CallResult::Made(Kind::Module, Flags::BATCH_NORM)
             }
-            "Softmax" | "LogSoftmax" => CallResult::Made(Kind::Module, Flags::SOFTMAX),
+            "Softmax" => CallResult::Made(Kind::Module, Flags::SOFTMAX),
+            "LogSoftmax" => CallResult::Made(Kind::Module, Flags::LOG_SOFTMAX),
             "Sigmoid" => CallResult::Made(Kind::Module, Flags::SIGMOID),
             _ if last.chars().next().is_some_and(char::is_uppercase) => {
                 CallResult::Made(Kind::Module, Flags::NONE)
@@ -216,7 +221,8 @@ fn torch(rest: &str, last: &str) -> CallResult {
         "cuda.amp.GradScaler" | "amp.GradScaler" | "amp.grad_scaler.GradScaler" => return CallResult::Scaler,
         "compile" => return CallResult::Same(Flags::NONE),
         "device" => return CallResult::Made(Kind::Device(Device::Named), Flags::NONE),
-        "softmax" | "log_softmax" => return CallResult::Tensor(Flags::SOFTMAX),
+        "softmax" => return CallResult::Tensor(Flags::SOFTMAX),
+        "log_softmax" => return CallResult::Tensor(Flags::LOG_SOFTMAX),
         "sigmoid" => return CallResult::Tensor(Flags::SIGMOID),
         "load" | "autograd.Variable" => return CallResult::Made(Kind::Unknown, Flags::NONE),
         _ => {}
@@ -291,10 +297,56 @@ pub(super) fn method(name: &str) -> Method {
         "mul" | "mul_" => Method::Multiply,
         "mean" => Method::Reduce { sums: false },
         "sum" => Method::Reduce { sums: true },
-        "softmax" | "log_softmax" => Method::Marked(Flags::SOFTMAX),
+        "softmax" => Method::Marked(Flags::SOFTMAX),
+        "log_softmax" => Method::Marked(Flags::LOG_SOFTMAX),
         "sigmoid" => Method::Marked(Flags::SIGMOID),
         _ => Method::Plain,
     }
+}
+
+/// Returns `true` for functions and methods that compute a tensor of the same shape: of a scalar, a scalar.
+pub(super) fn is_elementwise(name: &str) -> bool {
+    matches!(
+        name.trim_end_matches('_'),
+        "exp"
+            | "exp2"
+            | "expm1"
+            | "log"
+            | "log2"
+            | "log10"
+            | "log1p"
+            | "sqrt"
+            | "rsqrt"
+            | "square"
+            | "pow"
+            | "abs"
+            | "absolute"
+            | "neg"
+            | "negative"
+            | "reciprocal"
+            | "clamp"
+            | "clip"
+            | "clamp_min"
+            | "clamp_max"
+            | "sigmoid"
+            | "tanh"
+            | "relu"
+            | "add"
+            | "sub"
+            | "mul"
+            | "div"
+            | "true_divide"
+            | "multiply"
+            | "divide"
+            | "subtract"
+            | "round"
+            | "nan_to_num"
+            | "clone"
+            | "contiguous"
+            | "squeeze"
+            | "logit"
+            | "softplus"
+    )
 }
 
 /// Device named by an argument.

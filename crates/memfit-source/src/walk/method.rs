@@ -4,9 +4,10 @@ use ruff_python_ast::{Expr, ExprCall};
 
 use super::Walker;
 use super::definitions::dotted;
+use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
-use crate::facts::{Backward, Call, OpKind, Receiver, StoreKind};
+use crate::facts::{Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
@@ -40,6 +41,11 @@ impl<'a> Walker<'a> {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
             Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            Kind::Criterion { .. }
+                if matches!(name, "to" | "cuda" | "cpu" | "float" | "half" | "double" | "train" | "eval") =>
+            {
+                return value.clone();
+            }
             Kind::StateDict if ["items", "values"].contains(&name) => {
                 return Value::from_kind(Kind::Unknown).with_device(value.device).with_flags(Flags::WEIGHTS);
             }
@@ -61,19 +67,14 @@ impl<'a> Walker<'a> {
         if ["clear", "pop", "popleft"].contains(&name) {
             self.record_emptied(text);
         }
-        if matches!(name, "parameters" | "named_parameters")
-            && value.is_unknown()
-            && call.arguments.is_empty()
-        {
+        // A tensor has no such methods: it is a model that was moved.
+        let maybe = value.is_unknown() || matches!(value.kind, Kind::Tensor);
+        if matches!(name, "parameters" | "named_parameters") && maybe && call.arguments.is_empty() {
             self.infer_module(text, value);
             let weights = self.weights_of(text, value);
             return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
-        if matches!(name, "train" | "eval")
-            && call.is_statement
-            && value.is_unknown()
-            && !value.is(Flags::BATCH)
-        {
+        if matches!(name, "train" | "eval") && call.is_statement && maybe && !value.is(Flags::BATCH) {
             return self.switch_mode(node, call, receiver, name, inputs);
         }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
@@ -96,6 +97,13 @@ impl<'a> Walker<'a> {
                 if let Expr::Attribute(attribute) = &*node.func {
                     let owner = match &*attribute.value {
                         Expr::Subscript(subscript) => &*subscript.value,
+                        // `history.setdefault("loss", []).append(loss)`
+                        Expr::Call(call) => match &*call.func {
+                            Expr::Attribute(of) if ["setdefault", "get"].contains(&of.attr.id.as_str()) => {
+                                &*of.value
+                            }
+                            _ => &*attribute.value,
+                        },
                         other => other,
                     };
                     if let Some(target) = dotted(owner, self.text) {
@@ -114,6 +122,18 @@ impl<'a> Walker<'a> {
                 let text = self.slice(receiver.span);
                 self.record_emptied(text);
                 Value { graph: receiver.value.graph.clone(), ..Value::from_kind(Kind::Unknown) }
+            }
+            "values" | "copy" => receiver.value.clone(),
+            // The keys have no graph.
+            "items" if receiver.value.item().is_some() => {
+                let mut pairs = Value::from_kind(Kind::Container { bounded: true });
+                let value = receiver.value.item().unwrap_or_default();
+                pairs
+                    .add_item(&Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), value].into())));
+                Value { graph: receiver.value.graph.clone(), ..pairs }
+            }
+            "get" | "setdefault" if receiver.value.item().is_some() => {
+                receiver.value.item().unwrap_or_default()
             }
             _ => Value {
                 graph: receiver.value.graph.clone(),
@@ -171,6 +191,7 @@ impl<'a> Walker<'a> {
             "forward" | "__call__" => self.call_module(call, &value),
             "requires_grad_" => {
                 let on = call.argument(0, "requires_grad").map(|argument| argument.value.truth());
+                self.op(OpKind::RequireGrad { on: on.unwrap_or(Some(true)) }, call.span, text, weights);
                 match on {
                     Some(Some(false)) => value.with_flags(Flags::FROZEN),
                     Some(None) => value,
@@ -212,11 +233,8 @@ impl<'a> Walker<'a> {
                 if name == "detach_"
                     && let Expr::Attribute(attribute) = &*node.func
                     && let Some(name) = dotted(&attribute.value, self.text)
-                    && let Some(binding) = self.frame.env.get(name)
                 {
-                    let mut binding = binding.clone();
-                    binding.value = result.clone();
-                    self.frame.env.set(name, binding);
+                    self.detached_in_place(name, &result);
                 }
                 result
             }
@@ -282,13 +300,13 @@ impl<'a> Walker<'a> {
                     unseen.loader = value.loader;
                     return unseen;
                 }
-                let flags = value.flags.without(
-                    Flags::SCALAR
-                        .union(Flags::SOFTMAX)
-                        .union(Flags::SIGMOID)
-                        .union(Flags::FULL_IMAGE)
-                        .union(Flags::WIDENED),
-                );
+                let changed = Flags::SOFTMAX
+                    .union(Flags::SIGMOID)
+                    .union(Flags::LOG_SOFTMAX)
+                    .union(Flags::FULL_IMAGE)
+                    .union(Flags::WIDENED);
+                let same = super::library_calls::is_elementwise(name);
+                let flags = value.flags.without(if same { changed } else { changed.union(Flags::SCALAR) });
                 let trains = name.starts_with("requires_grad");
                 let graph = if trains { graph.with_unknown() } else { graph };
                 if trains {
@@ -300,6 +318,20 @@ impl<'a> Walker<'a> {
                 Value { kind, graph, flags, ..value }
             }
         }
+    }
+
+    /// `h.detach_()` cuts `h` off, and in `for h in hidden:` all of `hidden`.
+    fn detached_in_place(&mut self, name: &'a str, result: &Value) {
+        let Some(binding) = self.frame.env.get(name).cloned() else { return };
+        if let CounterBinding::Target(id) = binding.how {
+            let whole = self.slice(self.facts.loops[id.index()].iterable);
+            if let Some(of) = self.frame.env.get(whole).cloned() {
+                let mut value = of.value;
+                value.cut_graphs(Flags::CUT_OFF);
+                self.frame.env.set(whole, Binding { value, ..of });
+            }
+        }
+        self.frame.env.set(name, Binding { value: result.clone(), ..binding });
     }
 
     /// `x.div_(k)` changes `x`.
@@ -330,8 +362,13 @@ impl<'a> Walker<'a> {
                 let loss = call.arguments.first().filter(|argument| {
                     argument.name.is_none() && (!matches!(kind, Kind::Tensor) || name == "manual_backward")
                 });
-                let by_name =
-                    ["accelerator", "fabric", "engine", "booster", "manual", "optimizer", "strategy"];
+                let by_name = ["accelerator", "engine", "booster", "manual", "optimizer", "strategy"];
+                // Fabric runs the backward pass, and leaves the loss and the optimizer to the script.
+                if let Some(loss) = loss.filter(|_| is_fabric(text, &receiver.value)) {
+                    let loss = Some((loss.value.clone(), loss.value_span));
+                    self.backward(call, loss, false);
+                    return Some(Value::from_kind(Kind::None));
+                }
                 let managed = name == "manual_backward"
                     || (loss.is_some()
                         && by_name.iter().any(|word| text.to_ascii_lowercase().contains(word)))
@@ -368,6 +405,12 @@ impl<'a> Walker<'a> {
                 }
                 _ => None,
             },
+            // `step_and_update_lr()` of an optimizer of the project.
+            _ if matches!(kind, Kind::Optimizer) && name.starts_with("step_") => {
+                let weights = receiver.value.weights.clone();
+                self.op(OpKind::Step { scaled: false, closure: false }, call.span, text, weights);
+                Some(Value::from_kind(Kind::Unknown))
+            }
             "zero_grad" => {
                 let to_zero = call.argument(0, "set_to_none").and_then(|argument| argument.value.truth())
                     == Some(false);
@@ -415,8 +458,9 @@ impl<'a> Walker<'a> {
                 .map(|argument| argument.span)
         };
         // An earlier iteration or an earlier line may have freed the loss's graph.
-        let through_freed = !loss.graph.unknown
-            && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
+        let mut freed = loss.graph.uncut();
+        let frame = &self.frame;
+        freed.ids.retain(|id| self.graphs.state(*id) == GraphState::Freed && !frame.parameters.contains(id));
         let retain_is_unknown =
             call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
         let sure = loss.graph.ids.iter().filter(|id| loss.graph.has(**id));
@@ -427,7 +471,8 @@ impl<'a> Walker<'a> {
             create: truthy("create_graph"),
             loss: loss.clone(),
             loss_span,
-            through_freed,
+            freed,
+            carried: self.goes_back(&loss.graph),
             managed,
             of_loop: None,
             built_this_iteration: !loss.graph.unknown
@@ -456,6 +501,7 @@ pub(super) fn has_no_gradient(name: &str) -> bool {
             | "ne"
             | "isnan"
             | "isfinite"
+            | "one_hot"
     )
 }
 
@@ -482,6 +528,14 @@ fn takes_sizes(name: &str) -> bool {
             | "tile"
             | "repeat_interleave"
     )
+}
+
+/// Returns `true` for a Fabric object, by its class or else by its name.
+fn is_fabric(name: &str, value: &Value) -> bool {
+    match &value.kind {
+        Kind::Imported(class) => class.rsplit('.').next() == Some("Fabric"),
+        _ => name.rsplit('.').next().is_some_and(|last| last.trim_start_matches('_') == "fabric"),
+    }
 }
 
 /// Returns `true` for names of Accelerate and Fabric objects.

@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use super::definitions::dotted;
 use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
-use crate::facts::{CounterBinding, ImportFrom, LoopId, OpKind, Store, StoreKind, Update};
-use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
+use crate::facts::{CounterBinding, ImportFrom, LoopId, Store, StoreKind, Update};
+use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value};
 use crate::position::Span;
 
 /// Returns `true` if a body always leaves the enclosing block.
@@ -262,6 +262,13 @@ impl<'a> Walker<'a> {
         match target {
             Expr::Name(name) => {
                 let name = name.id.as_str();
+                // `h = h.detach()`, `h = tuple(part.detach() for part in h)`
+                let mut value = value;
+                if value.graph.is_none()
+                    && source.is_some_and(|source| mentions(self.slice(span(source)), name))
+                {
+                    value = value.with_flags(Flags::CUT_OFF);
+                }
                 if let Some(source) = source {
                     self.store_sum(name, source, whole);
                     self.record_update(name, source, &value);
@@ -287,8 +294,8 @@ impl<'a> Walker<'a> {
                     return;
                 }
                 self.eval(&attribute.value);
-                if attribute.attr.id.as_str() == "requires_grad" && value.truth() == Some(false) {
-                    self.freeze_parameter(&attribute.value);
+                if attribute.attr.id.as_str() == "requires_grad" {
+                    self.require_grad_of(&attribute.value, value.truth(), whole);
                 }
                 if let Some(source) = source {
                     self.escape(source);
@@ -323,24 +330,6 @@ impl<'a> Walker<'a> {
             Expr::List(node) => self.unpack(&node.elts, &value, source, whole),
             Expr::Starred(node) => self.assign(&node.value, Value::unknown(), None, whole),
             _ => {}
-        }
-    }
-
-    /// Handles `for p in model.parameters(): p.requires_grad = False`.
-    fn freeze_parameter(&mut self, parameter: &'a Expr) {
-        let Expr::Name(name) = parameter else { return };
-        let Some(CounterBinding::Target(id)) =
-            self.frame.env.get(name.id.as_str()).map(|binding| binding.how)
-        else {
-            return;
-        };
-        let over = self.slice(self.facts.loops[id.index()].iterable);
-        let model = over.strip_suffix(".parameters()").or_else(|| over.strip_suffix(".named_parameters()"));
-        let Some(model) = model else { return };
-        if let Some(binding) = self.frame.env.get(model) {
-            let mut binding = binding.clone();
-            binding.value = binding.value.with_flags(Flags::FROZEN);
-            self.frame.env.set(model, binding);
         }
     }
 
@@ -397,6 +386,9 @@ impl<'a> Walker<'a> {
         let root = target.split('[').next().unwrap_or(target);
         let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
         let bound = bound.map(|binding| if how == StoreKind::Add { binding.outer } else { binding.looped });
+        if matches!(how, StoreKind::Append | StoreKind::Item) {
+            self.add_item(target, value);
+        }
         // The target's graph includes the value's.
         if !matches!(how, StoreKind::Assign)
             && let Some(binding) = self.frame.env.get(target)
@@ -426,11 +418,28 @@ impl<'a> Walker<'a> {
             graph_then: self.graphs.state_of(value),
             escapes: target.contains('.') || bound.is_none(),
             carried: self.is_carried(value),
+            built_there: self.is_built_in(value, grows),
             by: None,
             site: self.site(),
         };
         self.record_stored_parameters(&store);
         self.frame.stores.push((store, value.graph.clone()));
+    }
+
+    /// Adds an element to the container that a name is bound to.
+    fn add_item(&mut self, target: &'a str, item: &Value) {
+        let known = self.lookup(target).0;
+        if !matches!(known.kind, Kind::Container { .. }) {
+            return;
+        }
+        let mut joined = known;
+        joined.add_item(item);
+        if let Some(binding) = self.frame.env.get(target) {
+            let mut binding = binding.clone();
+            binding.value.items.clone_from(&joined.items);
+            self.frame.env.set(target, binding);
+        }
+        self.attribute(target, &joined);
     }
 
     /// Outermost loop between here and the loop of the binding.
@@ -502,22 +511,6 @@ impl<'a> Walker<'a> {
         self.keep_origin(name, Some(began));
     }
 
-    /// Records `parameter.grad = …`.
-    fn write_grad(&mut self, owner: &'a Expr, target: &'a Expr, clears: bool, whole: Span) {
-        self.eval(owner);
-        let single = match owner {
-            Expr::Subscript(subscript) => {
-                literal(&subscript.slice).is_some()
-                    && matches!(&*subscript.value, Expr::Subscript(_) | Expr::Call(_) | Expr::Name(_))
-                    && self.slice(span(owner)).contains("param")
-            }
-            _ => false,
-        };
-        let _ = target;
-        let receiver = self.slice(span(owner));
-        self.op(OpKind::WriteGrad { single, clears }, whole, receiver, Weights::default());
-    }
-
     /// Records an assignment to `os.environ[…]` as a call.
     fn environment(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, whole: Span) {
         if !self.recording() || self.full_name(&subscript.value).as_deref() != Some("os.environ") {
@@ -547,6 +540,11 @@ impl<'a> Walker<'a> {
             site,
         });
     }
+}
+
+/// Returns `true` if a name occurs in a text as a whole word.
+fn mentions(text: &str, name: &str) -> bool {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
 }
 
 /// Integer literal.

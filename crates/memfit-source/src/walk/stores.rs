@@ -5,7 +5,8 @@ use ruff_python_ast::Expr;
 
 use super::Walker;
 use crate::facts::{
-    Call, Divisor, Flags, FunctionId, Grad, Graph, GraphState, Kind, ModelArgument, Store, StoreKind, Value,
+    Call, Divisor, Flags, FunctionId, Grad, Graph, GraphState, Kind, LoopId, ModelArgument, Store, StoreKind,
+    Value,
 };
 use crate::position::Span;
 use crate::project::{StoredParameters, Summary};
@@ -56,6 +57,18 @@ impl<'a> Walker<'a> {
         let earlier = self.frame.loop_first_graph..self.frame.iteration_first_graph;
         let alive = |id: &u32| earlier.contains(id) && self.graphs.state(*id) == GraphState::Live;
         value.graph.ids.iter().any(alive)
+    }
+
+    /// Returns `true` if a graph has a part of an earlier iteration of the innermost loop.
+    pub(super) fn goes_back(&self, graph: &Graph) -> bool {
+        let earlier = self.frame.loop_first_graph..self.frame.iteration_first_graph;
+        graph.ids.iter().any(|id| earlier.contains(id) && graph.has(*id))
+    }
+
+    /// Returns `true` if a part of a value's graph is built in a loop.
+    pub(super) fn is_built_in(&self, value: &Value, looped: Option<LoopId>) -> bool {
+        let first = looped.and_then(|looped| self.loop_graphs.get(&looped)).copied();
+        first.is_none_or(|first| value.graph.ids.iter().any(|id| *id >= first && value.graph.has(*id)))
     }
 
     /// Records that a method adds its parameters to a container of its object.
@@ -123,6 +136,7 @@ impl<'a> Walker<'a> {
                 grows: self.outermost_until(None),
                 graph: GraphState::Unknown,
                 graph_then: self.graphs.state_of(&value),
+                built_there: self.is_built_in(&value, self.outermost_until(None)),
                 value,
                 escapes: true,
                 carried: false,
@@ -168,6 +182,7 @@ impl Value {
             _ if changed => None,
             Kind::Int(number) => Some(Divisor::Number(number)),
             Kind::Number if divisor.is(Flags::LENGTH) => Some(Divisor::Length),
+            _ if divisor.is(Flags::BATCH_SIZE) => Some(Divisor::BatchSize),
             _ => None,
         }
     }

@@ -27,6 +27,8 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 is_dataset: class.is_dataset,
                 is_managed: class.is_managed,
                 has_batch_norm: class.has_batch_norm,
+                parts: class.parts.clone(),
+                carries: class.carries.clone(),
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
@@ -41,7 +43,8 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
             Some(((*name).to_owned(), (module.to_owned(), there.to_owned())))
         })
         .collect();
-    Index { functions, classes, reexported }
+    let starred = definitions.starred_modules.iter().map(ToString::to_string).collect();
+    Index { functions, classes, reexported, starred }
 }
 
 fn collect_methods(
@@ -154,6 +157,7 @@ impl<'a> Walker<'a> {
                 self.mark_freed(&graph, backward, op.through.is_empty());
                 if id.is_none() {
                     backward.loss = std::mem::take(&mut backward.loss).exported();
+                    backward.loss.items = None;
                 }
                 backward.loss.graph = graph;
                 backward.loss_span = call;
@@ -163,7 +167,8 @@ impl<'a> Walker<'a> {
                 backward.built_this_iteration = false;
                 backward.has_outer_graph = false;
                 backward.passes = Vec::new();
-                backward.through_freed = false;
+                backward.freed = Graph::none();
+                backward.carried = self.goes_back(&backward.loss.graph);
             }
             if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
                 continue;
@@ -195,6 +200,7 @@ impl<'a> Walker<'a> {
                 weights,
                 site,
                 via: id.or(Some(FunctionId(0))),
+                call: Some(call),
                 deep: op.deep,
             });
         }
@@ -216,7 +222,8 @@ impl<'a> Walker<'a> {
             let found = graph.ids.iter().fold(start, |all, id| {
                 let parameter = summary.parameter_graphs.iter().position(|known| known == id);
                 match (parameter, made.get(id)) {
-                    (Some(index), _) => all.union(&through(&[index])),
+                    (Some(index), _) if graph.has(*id) => all.union(&through(&[index])),
+                    (Some(index), _) => all.union(&through(&[index]).with_unknown()),
                     (None, Some(made)) => all.union(&Graph::one(*made)),
                     (None, None) => all.with_unknown(),
                 }
@@ -282,6 +289,7 @@ impl<'a> Walker<'a> {
                     test: call,
                     what: what.clone(),
                     negated: *negated,
+                    is_rest: false,
                     looped,
                 });
                 copies.insert(key.clone(), id);
@@ -299,12 +307,13 @@ impl<'a> Walker<'a> {
             // It goes through a graph of the called function, which is not visible here.
             return;
         }
-        let next = match (backward.retain.is_some() || backward.create.is_some(), graph.unknown) {
-            (true, false) => GraphState::Retained,
-            (false, false) => GraphState::Freed,
-            (_, true) => GraphState::Kept,
-        };
+        let retained = backward.retain.is_some() || backward.create.is_some();
         for id in &graph.ids {
+            let next = match (retained, graph.has(*id)) {
+                (true, true) => GraphState::Retained,
+                (false, true) => GraphState::Freed,
+                (_, false) => GraphState::Kept,
+            };
             let state = self.graphs.state(*id);
             let keeps = next == GraphState::Kept && [GraphState::Freed, GraphState::Unknown].contains(&state);
             if !keeps {
@@ -312,7 +321,6 @@ impl<'a> Walker<'a> {
             }
         }
         if let Some(own) = graph.own {
-            let retained = backward.retain.is_some() || backward.create.is_some();
             self.graphs.set(own, if retained { GraphState::Retained } else { GraphState::Freed });
         }
         if graph.unknown {

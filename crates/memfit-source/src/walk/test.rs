@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruff_python_ast::{BoolOp, CmpOp, Expr, Operator, Stmt, UnaryOp};
 
-use super::definitions::dotted;
+use super::definitions::{dotted, dotted_item};
 use super::statement::literal;
 use super::{Walker, span};
 use crate::facts::{CounterBinding, CounterTest, GuardTest, MessageSearch, Residue};
@@ -190,7 +190,7 @@ impl<'a> Walker<'a> {
                     }
                     _ => return None,
                 },
-                other => break dotted(other, self.text)?,
+                other => break dotted_item(other, self.text)?,
             }
         };
         let (_, bound) = self.lookup(counter);
@@ -200,7 +200,7 @@ impl<'a> Walker<'a> {
             counter: counter.to_owned(),
             counter_span: span(inner),
             dividend: span(&*node.left),
-            bound: if counter.contains('.') { CounterBinding::Elsewhere } else { bound },
+            bound: if counter.contains(['.', '[']) { CounterBinding::Elsewhere } else { bound },
             offset,
             scaled,
             period: span(&*node.right),

@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use super::Walker;
 use super::env::Binding;
 use crate::facts::{
-    Argument, Call, ClassId, CounterBinding, FunctionId, Graph, Kind, Model, ModelId, OpKind, Receiver,
-    Value, Weights,
+    Argument, Call, ClassId, CounterBinding, Flags, FunctionId, Graph, Kind, Model, ModelId, OpKind,
+    Receiver, Value, Weights,
 };
 
 /// Origin of a model.
@@ -28,7 +28,7 @@ enum Origin {
 pub(super) struct Origins(FxHashMap<Origin, ModelId>);
 
 /// Substrings in the names of layers that have parameters.
-const LAYERS: &[&str] = &[
+pub(super) const LAYERS: &[&str] = &[
     "Linear",
     "Conv",
     "LSTM",
@@ -58,7 +58,14 @@ impl<'a> Walker<'a> {
             Origin::Part(parent, _) => (Some(*parent), true),
             Origin::Attribute(..) | Origin::Name(..) => (None, false),
         };
-        self.facts.models.push(Model { parent, made, has_parameters: false });
+        self.facts.models.push(Model {
+            parent,
+            made,
+            has_parameters: false,
+            parts: Vec::new(),
+            carries: None,
+            outputs: None,
+        });
         self.origins.0.insert(origin, id);
         id
     }
@@ -67,11 +74,36 @@ impl<'a> Walker<'a> {
     pub(super) fn made_weights(&mut self, call: &Call) -> Weights {
         let id = self.model(Origin::Call(call.span.start));
         self.facts.models[id.index()].has_parameters |= self.shows_parameters(call);
+        let (parts, carries) = match (&call.path, &call.target.kind) {
+            (None, Kind::Class(class)) => {
+                let class = self.facts.class(*class);
+                (class.parts.clone(), class.carries.clone())
+            }
+            (Some(path), _) => match self.imported_class(path) {
+                Some(class) => (class.parts.clone(), class.carries.clone()),
+                None => (Vec::new(), None),
+            },
+            _ => (Vec::new(), None),
+        };
+        let model = &mut self.facts.models[id.index()];
+        (model.parts, model.carries) = (parts, carries);
         let own = Weights::from_model(id);
         call.arguments
             .iter()
             .filter(|argument| argument.value.weights.is_known())
             .fold(own, |all, argument| all.union(&argument.value.weights))
+    }
+
+    /// Keeps the last operations on the parts of a model's output.
+    pub(super) fn set_outputs(&mut self, weights: &Weights, outputs: Option<Vec<Flags>>) {
+        if let Some(id) = weights.owners().first() {
+            self.facts.models[id.index()].outputs = outputs;
+        }
+    }
+
+    pub(super) fn outputs_of(&self, weights: &Weights) -> Option<Vec<Flags>> {
+        let [id, ..] = weights.owners() else { return None };
+        self.facts.models[id.index()].outputs.clone().filter(|_| weights.is_exact())
     }
 
     /// Returns `true` if the text of a call shows that the model has parameters.
@@ -185,12 +217,16 @@ impl<'a> Walker<'a> {
 
     /// Treats a name as a model if `parameters()` is called on it and its kind is unknown.
     pub(super) fn infer_module(&mut self, name: &'a str, value: &Value) {
-        if !matches!(value.kind, Kind::Unknown | Kind::Undefined) || name == "self" {
+        if !matches!(value.kind, Kind::Unknown | Kind::Undefined | Kind::Tensor) || name == "self" {
             return;
         }
         let Some(binding) = self.frame.env.get(name) else { return };
         let mut binding = binding.clone();
-        binding.value = Value { weights: binding.value.weights, ..Value::from_kind(Kind::Module) };
+        binding.value = Value {
+            weights: binding.value.weights,
+            device: binding.value.device,
+            ..Value::from_kind(Kind::Module)
+        };
         let found = binding.value.clone();
         self.frame.env.set(name, binding);
         self.attribute(name, &found);

@@ -1,0 +1,34 @@
+//! Facts that a project's files share.
+
+use memfit_source::{Call, Facts, OpKind};
+
+use crate::query::words;
+use crate::rule::Project;
+use crate::rules::has_workers;
+
+impl Project {
+    /// Adds the facts of one file.
+    pub(crate) fn add(&mut self, facts: &Facts) {
+        self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
+        let in_model = |call: &&Call| {
+            facts.function(call.site.function).class.is_some_and(|class| facts.class(class).is_module)
+        };
+        self.parts.extend(facts.calls.iter().filter(in_model).filter_map(|call| {
+            let name = facts.slice(call.callee);
+            name.rsplit('.').next().map(str::to_owned)
+        }));
+        let mut loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
+        self.has_workers |= loaders.any(|call| has_workers(facts, call));
+        self.spawns |=
+            facts.text.contains("set_start_method") || facts.text.contains("multiprocessing_context");
+        let set =
+            facts.ops.iter().filter(|op| matches!(op.kind, OpKind::RequireGrad { on } if on != Some(true)));
+        self.frozen.extend(set.flat_map(|op| words(&op.receiver)).map(str::to_owned));
+        self.differentiates |= facts.ops.iter().any(|op| {
+            let function = facts.function(op.site.function);
+            op.kind == OpKind::AutogradGrad
+                && function.name.ends_with(".forward")
+                && function.class.is_some_and(|class| facts.class(class).is_module)
+        });
+    }
+}

@@ -1,0 +1,92 @@
+//! Calls of models and loss functions.
+
+use super::Walker;
+use crate::facts::{Call, Device, Flags, Grad, Graph, Kind, OpKind, Value};
+
+/// Operations for which rules check whether they are the last on an output.
+pub(super) const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX);
+
+impl Walker<'_> {
+    pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
+        let receiver = self.slice(call.callee);
+        let weights = self.weights_of(receiver, module);
+        self.op(OpKind::Forward, call.span, receiver, weights.clone());
+        self.record_model_arguments(call, module);
+        // What may have been cut off is skipped.
+        let inputs = call
+            .arguments
+            .iter()
+            .map(|argument| argument.value.graph.uncut())
+            .fold(Graph::none(), |all, graph| all.union(&graph));
+        let hidden = call.arguments.iter().any(|argument| argument.value.graph.unknown);
+        let weights = if hidden { weights.with_unknown_owners() } else { weights };
+        let (graph, flags) = if module.is(Flags::FROZEN) && self.frame.grad == Grad::On {
+            // Gradients are recorded if anything that remains is trainable.
+            if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
+                op.site.grad = Grad::Unknown;
+            }
+            (Graph::unknown().union(&inputs), Flags::NONE)
+        } else {
+            self.forward(&inputs, weights)
+        };
+        let device = if module.device == Device::Unknown {
+            // A wrapper such as `DataParallel` moves the batch itself.
+            let given = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+            if given == Device::Cpu { Device::Unknown } else { given }
+        } else {
+            module.device
+        };
+        // Last operation of the model's own `forward`.
+        let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
+        let last = forward.and_then(|id| self.summary(id));
+        let flags = flags.union(Flags::OUTPUT);
+        let parts = match &last {
+            Some(summary) => summary.last_operations(),
+            None => self.outputs_of(&module.weights),
+        };
+        if let Some(parts) = parts {
+            let part =
+                |last: Flags| Value::tensor(graph.clone()).with_device(device).with_flags(flags.union(last));
+            let kind = Kind::Tuple(parts.into_iter().map(part).collect());
+            return Value { kind, graph: graph.clone(), device, ..Value::default() }.with_flags(flags);
+        }
+        let last =
+            last.map_or(module.flags.intersection(LAST_OPERATIONS), |summary| summary.last_operation());
+        Value::tensor(graph).with_device(device).with_flags(flags.union(last))
+    }
+
+    pub(super) fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {
+        let reduction =
+            call.keyword("reduction").and_then(|argument| argument.value.text().map(str::to_owned));
+        let mut flags = Flags::NONE;
+        if reduction.as_deref() != Some("none") {
+            flags = flags.union(Flags::SCALAR);
+        }
+        if sums || reduction.as_deref() == Some("sum") {
+            flags = flags.union(Flags::SUMMED);
+        }
+        let mut device = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+        // What a loss compares is on one device.
+        let met = call.arguments.iter().map(|argument| argument.value.device).find(|device| device.is_gpu());
+        if let Some(met) = met.filter(|_| device == Device::Unknown) {
+            device = met;
+            for argument in &call.arguments {
+                let name = self.slice(argument.value_span);
+                if let Some(binding) = self.frame.env.get(name)
+                    && binding.value.device == Device::Unknown
+                    && matches!(binding.value.kind, Kind::Tensor)
+                {
+                    let mut binding = binding.clone();
+                    binding.value.device = met;
+                    self.frame.env.set(name, binding);
+                }
+            }
+        }
+        if self.frame.grad == Grad::Off {
+            return Value::tensor(Graph::none())
+                .with_device(device)
+                .with_flags(flags.union(Flags::NO_GRAD_BUILT));
+        }
+        Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
+    }
+}

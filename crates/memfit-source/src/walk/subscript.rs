@@ -1,0 +1,110 @@
+//! Items and slices.
+
+use ruff_python_ast::Expr;
+
+use super::Walker;
+use crate::facts::{Flags, Graph, Kind, Value};
+
+impl<'a> Walker<'a> {
+    pub(super) fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {
+        let owner = self.eval(&node.value);
+        self.eval(&node.slice);
+        if let Some(loss) = self.differentiated_item(node) {
+            return loss;
+        }
+        // Before PyTorch 0.4, `loss.data[0]` was the number.
+        if is_number_of_old(node) {
+            return Value::from_kind(Kind::Number);
+        }
+        if are_indices(node) {
+            return Value::tensor(Graph::none()).with_device(owner.device);
+        }
+        match &owner.kind {
+            Kind::Tuple(parts) => super::statement::literal(&node.slice)
+                .and_then(|index| {
+                    usize::try_from(if index < 0 { index + parts.len() as i64 } else { index }).ok()
+                })
+                .and_then(|index| parts.get(index).cloned())
+                .unwrap_or_else(Value::unknown),
+            Kind::Loader(_) => owner,
+            Kind::ExceptionText(_) => owner,
+            Kind::Tensor => {
+                // A part selected by position shares the storage of the whole.
+                let view = |slice: &Expr| {
+                    matches!(slice, Expr::Slice(_)) || super::statement::literal(slice).is_some()
+                };
+                let shares = match &*node.slice {
+                    Expr::Tuple(tuple) => {
+                        tuple.elts.iter().all(|part| {
+                            view(part) || matches!(part, Expr::EllipsisLiteral(_) | Expr::NoneLiteral(_))
+                        }) && tuple.elts.iter().any(narrows)
+                    }
+                    Expr::StringLiteral(_) => false,
+                    // `[0]` of an output may also be an element of a tuple.
+                    slice => narrows(slice) && matches!(slice, Expr::Slice(_)),
+                };
+                let value = owner.without(
+                    Flags::SCALAR.union(Flags::SOFTMAX).union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX),
+                );
+                if shares { value.with_flags(Flags::VIEW) } else { value }
+            }
+            _ => {
+                if let Some(item) = owner.item() {
+                    return item;
+                }
+                let mut value = Value::unknown();
+                value.graph = owner.element_graph();
+                if owner.items.as_ref().is_some_and(|items| matches!(items.kind, Kind::Tensor)) {
+                    value.kind = Kind::Tensor;
+                }
+                if owner.graph.is_none() && owner.is(Flags::BATCH) {
+                    value.graph = Graph::none();
+                }
+                value.loader = owner.loader;
+                value.device = owner.device;
+                value.flags = owner.flags.intersection(Flags::BATCH.union(Flags::OUTPUT));
+                value
+            }
+        }
+    }
+}
+
+impl Value {
+    /// Graph of an element of a container.
+    pub(super) fn element_graph(&self) -> Graph {
+        let whole = self.graph.clone().with_unknown();
+        match &self.items {
+            Some(items) if !items.graph.is_none() => {
+                let known = items.graph.uncut();
+                Graph { unknown: true, there: items.graph.there, ..whole.union(&known) }
+            }
+            _ => whole,
+        }
+    }
+}
+
+/// Returns `true` for `loss.data[0]`.
+fn is_number_of_old(node: &ruff_python_ast::ExprSubscript) -> bool {
+    matches!(&*node.value, Expr::Attribute(owner) if owner.attr.id.as_str() == "data")
+        && super::statement::literal(&node.slice) == Some(0)
+}
+
+/// Returns `true` for `x.max(dim=1)[1]`, which has no graph.
+fn are_indices(node: &ruff_python_ast::ExprSubscript) -> bool {
+    let Expr::Call(call) = &*node.value else { return false };
+    let name = match &*call.func {
+        Expr::Attribute(attribute) => attribute.attr.id.as_str(),
+        _ => return false,
+    };
+    ["max", "min", "topk", "sort", "median", "kthvalue", "mode"].contains(&name)
+        && !call.arguments.is_empty()
+        && super::statement::literal(&node.slice) == Some(1)
+}
+
+/// Returns `true` for an index or slice that selects a part.
+fn narrows(slice: &Expr) -> bool {
+    match slice {
+        Expr::Slice(slice) => slice.lower.is_some() || slice.upper.is_some(),
+        other => super::statement::literal(other).is_some(),
+    }
+}
