@@ -172,7 +172,7 @@ impl<'a> Walker<'a> {
             }
         }
         if !complete {
-            deltas.push(super::env::Delta::default());
+            deltas.push(super::env::Delta::of_no_branch(&deltas));
         }
         merge(&mut self.frame.env, &mut self.graphs, &deltas);
         // Code after `if …: continue` is the other branch.

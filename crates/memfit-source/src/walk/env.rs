@@ -257,6 +257,20 @@ pub(super) fn merge<'a>(env: &mut Env<'a>, graphs: &mut Graphs, deltas: &[Delta<
 }
 
 impl Delta<'_> {
+    /// The changes where none of the branches is taken. Where several alternatives (`if …: … elif …: …`) all
+    /// bind a name, one of them is meant to be taken.
+    pub(super) fn of_no_branch(branches: &[Self]) -> Self {
+        let mut none = Self::default();
+        if let [first, others @ ..] = branches
+            && !others.is_empty()
+        {
+            let in_all = |name: &&str| others.iter().all(|branch| branch.names.contains_key(*name));
+            let common = first.names.iter().filter(|(name, _)| in_all(name));
+            none.names = common.map(|(name, binding)| (*name, binding.clone())).collect();
+        }
+        none
+    }
+
     /// Keeps only changes to graphs.
     pub(super) fn forget_names(&mut self) {
         self.names.clear();
