@@ -17,6 +17,7 @@ import argparse
 import ast
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,10 @@ KINDS = HERE / "planted-kinds.toml"
 # Maximum distance of a finding from the bug: a statement of several lines is reported at its first or last
 # one.
 NEAR = 3
+# Files that state which PyTorch a project is for.
+REQUIREMENTS = re.compile(
+    r".*requirements.*\.txt|.*(requirements|environment|conda).*\.ya?ml|setup\.cfg|pyproject\.toml"
+)
 
 
 @dataclass(frozen=True)
@@ -157,12 +162,14 @@ def export(folder: Path, bug: Bug, mirror: Path) -> None:
         [*git, "ls-tree", "-r", "-z", "--name-only", bug.commit], capture_output=True, check=True
     )
     for name in listed.stdout.decode(errors="surrogateescape").split("\0"):
-        if Path(name).suffix not in run.TEXTS:
+        if Path(name).suffix not in run.TEXTS and not REQUIREMENTS.fullmatch(Path(name).name):
             continue
         shown = subprocess.run([*git, "show", f"{bug.commit}:{name}"], capture_output=True, check=False)
         if shown.returncode == 0:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(shown.stdout)
+    # As in a clone, the repository is the project.
+    (folder / ".git").mkdir(parents=True, exist_ok=True)
 
 
 def check(memfit: str, folder: Path) -> list[dict[str, Any]]:

@@ -37,9 +37,7 @@ impl Image {
     /// The engine that is installed and has the image.
     pub(crate) fn engine(&self) -> Result<Engine, ContainerError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let engine = Engine::find(&path).ok_or(ContainerError::NoEngine)?;
-        engine.check_image(&self.name, self.own)?;
-        Ok(engine)
+        Engine::with_image(&path, &self.name, self.own)
     }
 }
 

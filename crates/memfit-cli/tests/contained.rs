@@ -19,9 +19,11 @@ impl Place {
         fs::create_dir(place.folder("project")).unwrap();
         for engine in engines {
             let calls = place.folder("calls");
-            // `images` answers with `IMAGES`, `run` with the status `STATUS`.
+            // `images` answers with `IMAGES`, `run` with the status `STATUS`. `WITHOUT_SERVICE` names an engine
+            // that is installed and does not run.
             let text = format!(
                 "#!/bin/sh\nprintf '%s\\n' \"${{0##*/}}\" \"$@\" ===== >> {}\n\
+                 if [ \"${{0##*/}}\" = \"$WITHOUT_SERVICE\" ]; then exit 1; fi\n\
                  if [ \"$1\" = images ]; then echo \"$SAID\" >&2; echo \"$IMAGES\"; exit ${{IMAGES_STATUS:-0}}; fi\n\
                  exit ${{STATUS:-0}}\n",
                 calls.display()
@@ -152,6 +154,19 @@ fn a_project_can_always_use_its_own_image() {
     let run = ["run", "--gpu", "t4", "--", "python", "train.py"];
     let _here = place.memfit(&run, &[BUILT, ("MEMFIT_IN_CONTAINER", "1")]);
     assert!(!place.folder("calls").exists());
+}
+
+#[test]
+fn an_engine_that_does_not_run_gives_way_to_the_next() {
+    let place = Place::new(&["docker", "podman"]);
+    let run = ["run", "--container", "--gpu", "t4", "--", "python", "train.py"];
+    let output = place.memfit(&run, &[BUILT, ("WITHOUT_SERVICE", "docker")]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(place.last_call()[0], "podman");
+    // An engine that runs says more about what is missing than one that does not.
+    let output = place.memfit(&run, &[("WITHOUT_SERVICE", "docker")]);
+    assert!(text(&output).contains("there is no image"), "{}", text(&output));
+    assert!(text(&output).contains("podman build"), "{}", text(&output));
 }
 
 #[test]

@@ -40,12 +40,26 @@ impl Engine {
         format!("{} and {last}", rest.join(", "))
     }
 
-    /// The first one on a search path.
-    pub fn find(path: &OsStr) -> Option<Self> {
-        Self::ALL.into_iter().find(|engine| {
-            std::env::split_paths(path)
-                .any(|folder| engine.file_in(&folder).is_some_and(|file| file.is_file()))
-        })
+    /// The first engine on a search path that answers and has the image; `own` is `true` for memfit's image.
+    /// Without one, the error is about an engine that answers, if any does.
+    pub fn with_image(path: &OsStr, image: &str, own: bool) -> Result<Self, ContainerError> {
+        let mut problem = None;
+        for engine in Self::ALL.into_iter().filter(|engine| engine.is_on(path)) {
+            match engine.check_image(image, own) {
+                Ok(()) => return Ok(engine),
+                Err(error @ ContainerError::NoImage { .. })
+                    if !matches!(problem, Some(ContainerError::NoImage { .. })) =>
+                {
+                    problem = Some(error);
+                }
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        Err(problem.unwrap_or(ContainerError::NoEngine))
+    }
+
+    fn is_on(self, path: &OsStr) -> bool {
+        std::env::split_paths(path).any(|folder| self.file_in(&folder).is_some_and(|file| file.is_file()))
     }
 
     fn file_in(self, folder: &Path) -> Option<PathBuf> {
@@ -54,7 +68,7 @@ impl Engine {
     }
 
     /// Returns an error unless the engine answers and has the image.
-    pub fn check_image(self, image: &str, default: bool) -> Result<(), ContainerError> {
+    fn check_image(self, image: &str, default: bool) -> Result<(), ContainerError> {
         let output = Command::new(self.program())
             .args(["images", "--quiet", image])
             .stdin(Stdio::null())
