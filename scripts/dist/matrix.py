@@ -111,7 +111,7 @@ class Torches:
             beside = Path(sys.executable).with_name("uv")
             uv = str(beside) if beside.exists() else str(ROOT / ".venv/bin/uv")
             command = [uv, "pip", "install", "--quiet", "--target", str(folder), "--python-version", release]
-            command += ["--only-binary", ":all:", f"torch=={torch}", "numpy"]
+            command += ["--only-binary", ":all:", f"torch=={torch}", "torchvision", "numpy"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -26,8 +26,9 @@ from runs import invoke
 
 SCRIPT = Path(__file__).with_name("api_script.py")
 TRAIN = [sys.executable, str(SCRIPT)]
-#: Options that belong to the command line alone: the functions return the answer in every form.
-ONLY_COMMANDS = {"format", "json", "color", "quiet", "help", "diff"}
+#: Options that belong to the command line alone: the functions return the answer in every form, and the caller's
+#: interpreter is where they run.
+ONLY_COMMANDS = {"format", "json", "color", "quiet", "help", "diff", "container"}
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def test_any_picture_of_an_animation_is_that_of_pillow(kind: str) -> None:
     for page in range(4):
         most = 1 if kind == "WEBP" and page else 0
         assert apart(decode(data, page=page), of_pillow(data, page=page)) <= most, page
-    with pytest.raises(memfit.data.ImageError, match="4 pictures"):
+    with pytest.raises(memfit.data.ImageError, match="4 images"):
         decode(data, page=4)
     with pytest.raises(memfit.data.ImageError, match="pages"):
         decode(encoded(base, "JPEG"), page=1)
@@ -112,7 +112,7 @@ def test_any_picture_of_an_animated_png_is_that_of_pillow(disposal: int, blend: 
             shown = wanted[3] > 0 if mode == "RGBA" else torch.ones(20, 30, dtype=torch.bool)
             assert torch.equal(found[3:], wanted[3:]), (mode, page)
             assert torch.equal(found[:3, shown], wanted[:3, shown]), (mode, page)
-        with pytest.raises(memfit.data.ImageError, match="4 pictures"):
+        with pytest.raises(memfit.data.ImageError, match="4 images"):
             decode(data, page=4)
     with pytest.raises(memfit.data.ImageError, match="1 picture"):
         decode(encoded(frames[0], "PNG"), page=1)
@@ -229,7 +229,7 @@ def test_tiles_cover_images_and_are_their_own_pixels(tmp_path: Path) -> None:
         Tiles(paths, size=32, overlap=32)
     # One that is smaller than a tile is named, or left out.
     large = Tiles(paths, size=95)
-    with pytest.raises(memfit.data.ImageError, match="less than a tile"):
+    with pytest.raises(memfit.data.ImageError, match="smaller than a tile"):
         list(ImageLoader(large, size=95, memory="64 MiB"))
     loader = ImageLoader(large, size=95, memory="64 MiB", on_error="skip")
     assert sum(len(images) for images, _ in loader) == len(large) - 1

@@ -87,7 +87,7 @@ def test_an_untested_torch_release_causes_a_note_and_no_refusal(tmp_path: Path) 
     interpreter(tmp_path, "3.12.1", torch="__version__ = '2.99.0+cu140'\ncuda = '14.0'\n")
     check = doctor(VIRTUAL_ENV=str(tmp_path))["torch"]
     assert check["health"] == "absent"
-    assert "a newer one" in check["hint"]
+    assert "newer than the releases" in check["hint"]
 
 
 def test_without_a_folder_for_temporary_files_the_remedy_is_named() -> None:

@@ -31,7 +31,7 @@ def test_the_table_of_a_plan_file_is_read() -> None:
         ({"offload": True}, "`offload` in [parallel] needs `shard`"),
         ({"pipeline": 2, "schedule": "gpipe"}, "not a known schedule"),
         ({"schedule": "1f1b"}, "needs `pipeline`"),
-        ([2], "[parallel] is a table"),
+        ([2], "[parallel] must be a table"),
     ],
 )
 def test_a_table_with_an_error_is_refused(table: Any, expected: str) -> None:

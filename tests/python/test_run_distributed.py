@@ -84,7 +84,7 @@ def test_one_process_stands_for_a_rank_in_groups_of_groups():
 def test_a_rank_that_there_is_not():
     answer = run("distributed.py", options="--rank 16 --world-size 16")
     assert answer.status == 2
-    assert "no rank 16 of 16" in answer.stderr
+    assert "rank 16 does not exist in a world of 16" in answer.stderr
 
 
 def test_every_way_of_training_on_several_gpus(tmp_path):

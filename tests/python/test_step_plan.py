@@ -106,7 +106,7 @@ def test_keywords_take_precedence_over_the_plan_and_conflicts_are_named(tmp_path
     for levers, text in [
         ({"fused-optimizer": True, "foreach-off": True}, "cannot be combined"),
         ({"quantized-base": "8-bit"}, "needs `lora`"),
-        ({"checkpoint": "blocks"}, "no lever that memfit knows"),
+        ({"checkpoint": "blocks"}, "not a lever that memfit knows"),
     ]:
         with pytest.raises(ValueError, match=text):
             begin(levers=levers)

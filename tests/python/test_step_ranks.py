@@ -54,7 +54,7 @@ def test_a_rank_that_runs_out_of_memory_changes_nothing(world: int, runs: int) -
     assert said["whole"] < 1e-5
     assert said["uneven"] == 0
     assert said["normalised"] == 0
-    assert said["ended"].startswith("rank 1 cannot go on")
+    assert said["ended"].startswith("rank 1 cannot continue")
 
 
 @pytest.mark.parametrize(("world", "faults"), [(2, 12), pytest.param(4, 8, marks=exhaustive)])
@@ -71,7 +71,7 @@ def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, fau
     else:
         # All ranks end alike, and none hangs.
         assert len(said["ended"]) == faults
-    assert said["error"].startswith("rank 1 cannot go on")
+    assert said["error"].startswith("rank 1 cannot continue")
 
 
 @pytest.mark.parametrize(
