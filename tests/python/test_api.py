@@ -26,8 +26,8 @@ from runs import invoke
 
 SCRIPT = Path(__file__).with_name("api_script.py")
 TRAIN = [sys.executable, str(SCRIPT)]
-#: Options that belong to the command line alone: the functions return the answer in every form, and the caller's
-#: interpreter is where they run.
+#: Options that belong to the command line alone: the functions return the answer in every form, and run where
+#: their caller does.
 ONLY_COMMANDS = {"format", "json", "color", "quiet", "help", "diff", "container"}
 
 
