@@ -19,8 +19,8 @@ impl Place {
         fs::create_dir(place.folder("project")).unwrap();
         for engine in engines {
             let calls = place.folder("calls");
-            // `images` answers with `IMAGES`, `run` with the status `STATUS`. `WITHOUT_SERVICE` names an engine
-            // that is installed and does not run.
+            // `images` answers with `IMAGES`, `run` with the status `STATUS`. `WITHOUT_SERVICE` names an
+            // engine that is installed and does not run.
             let text = format!(
                 "#!/bin/sh\nprintf '%s\\n' \"${{0##*/}}\" \"$@\" ===== >> {}\n\
                  if [ \"${{0##*/}}\" = \"$WITHOUT_SERVICE\" ]; then exit 1; fi\n\

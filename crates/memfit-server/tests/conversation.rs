@@ -123,7 +123,8 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
 /// Columns are in UTF-16 code units in both directions.
 #[test]
 fn what_stands_behind_other_scripts_is_found_there() {
-    let text = "import torch\nname = \"𝄞é\"; weights = torch.nn.DataParallel(\"𝄞\")  # 𝄞\n";
+    let text = "import torch\nname = \"𝄞é\"; weights = torch.nn.DataParallel(\"𝄞\")  # 𝄞\n\
+                torch.optim.SGD(weights.parameters(), 1)\n";
     run_session(|editor| {
         let published = open(editor, text);
         let range = &published["diagnostics"][0]["range"];
@@ -155,7 +156,7 @@ fn nonsense_is_answered_and_survived() {
 #[test]
 fn settings_are_those_of_the_file() {
     run_session(|editor| {
-        let text = "import torch\nx = torch.nn.DataParallel(\"y\")\n";
+        let text = "import torch\nx = torch.nn.DataParallel(\"y\")\ntorch.optim.SGD(x.parameters(), 1)\n";
         let open = |uri: &str| {
             let document = json!({"uri": uri, "languageId": "python", "version": 1, "text": text});
             editor.notify("textDocument/didOpen", json!({"textDocument": document}));

@@ -200,7 +200,7 @@ fn a_script_has_a_lens_where_it_trains() {
 
 #[test]
 fn a_finding_links_to_the_page_of_its_rule_if_the_editor_opens_it() {
-    let text = "import torch\nx = torch.nn.DataParallel(\"y\")\n";
+    let text = "import torch\nx = torch.nn.DataParallel(\"y\")\ntorch.optim.SGD(x.parameters(), 1)\n";
     let href = |options: Value| {
         let mut found = Value::Null;
         run_session_with(json!({"capabilities": {}, "initializationOptions": options}), |editor| {
