@@ -114,7 +114,7 @@ def test_any_picture_of_an_animated_png_is_that_of_pillow(disposal: int, blend: 
             assert torch.equal(found[:3, shown], wanted[:3, shown]), (mode, page)
         with pytest.raises(memfit.data.ImageError, match="4 images"):
             decode(data, page=4)
-    with pytest.raises(memfit.data.ImageError, match="1 picture"):
+    with pytest.raises(memfit.data.ImageError, match="1 image"):
         decode(encoded(frames[0], "PNG"), page=1)
 
 
