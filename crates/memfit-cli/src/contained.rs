@@ -59,7 +59,8 @@ impl<'args> Contained<'args> {
             Verb::Cards(args) => Some(with(&args.script, &args.command.words)),
             Verb::Shrink(args) => Some(with(&args.script, &args.command.words)),
             Verb::Ci(args) => Some(with(&args.script, &[])),
-            Verb::Data(args) if !args.loader.is_empty() => Some(Self { option: None, command: &args.loader }),
+            // The command follows its option without a separator, so it is handed on as it was typed.
+            Verb::Data(args) if !args.loader.is_empty() => Some(Self { option: None, command: &[] }),
             _ => None,
         }
     }

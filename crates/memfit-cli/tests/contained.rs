@@ -157,6 +157,22 @@ fn a_project_can_always_use_its_own_image() {
 }
 
 #[test]
+fn the_command_of_a_measured_loader_is_handed_on_as_it_was_typed() {
+    let place = Place::new(&["docker"]);
+    let settings = "[tool.memfit]\ncontainer = \"team/training\"\n";
+    fs::write(place.folder("project/pyproject.toml"), settings).unwrap();
+    for arguments in [
+        &["data", "--gpu", "t4", "--loader", "python", "train.py", "--lr", "1"][..],
+        &["data", "--loader=train.py"],
+    ] {
+        let output = place.memfit(arguments, &[BUILT]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        let call = place.last_call();
+        assert_eq!(after(&call, "memfit"), arguments);
+    }
+}
+
+#[test]
 fn an_engine_that_does_not_run_gives_way_to_the_next() {
     let place = Place::new(&["docker", "podman"]);
     let run = ["run", "--container", "--gpu", "t4", "--", "python", "train.py"];
