@@ -27,8 +27,8 @@ pub(crate) struct Image {
 impl Image {
     /// The image that an option or the settings name; without a name, memfit's own.
     pub(crate) fn named(option: Option<&str>, settings: &Settings) -> Self {
-        let name = option.filter(|name| !name.is_empty()).or(settings.container.as_deref());
-        match name.filter(|name| !name.is_empty()) {
+        let names = [option, settings.container.as_deref()];
+        match names.into_iter().flatten().find(|name| !name.is_empty()) {
             Some(name) => Self { name: name.to_owned(), own: false },
             None => Self { name: default_image(VERSION), own: true },
         }

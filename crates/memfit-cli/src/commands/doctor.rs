@@ -6,7 +6,7 @@ use memfit_loader::Backend;
 use memfit_report::text;
 use memfit_report::wire::{Check, DoctorReport, Health};
 use memfit_run::releases::{self, Standing};
-use memfit_run::{Home, Library, LocalGpu, environment, free_shared_memory, preflight};
+use memfit_run::{Home, Library, LocalGpu, RunError, environment, free_shared_memory, preflight};
 
 use super::{answer, catalogue};
 use crate::args::DoctorArgs;
@@ -23,14 +23,17 @@ pub(crate) fn doctor(
     printer: &Printer,
 ) -> Result<Exit, CliError> {
     let mut checks = vec![good("memfit", crate::VERSION.to_owned())];
-    if let Ok(system) = preflight::system() {
-        checks.push(good("system", system));
-        checks.extend(everything_here(settings, home));
-    } else {
+    match preflight::system() {
+        Ok(system) => {
+            checks.push(good("system", system));
+            checks.extend(everything_here(settings, home));
+        }
         // Scripts run in a container, whose own doctor sees the rest.
-        let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
-        checks.push(good("system", format!("{system}: scripts run in a container")));
-        checks.push(container(settings));
+        Err(RunError::UnsupportedSystem { system }) => {
+            checks.push(good("system", format!("{system}: scripts run in a container")));
+            checks.push(container(settings));
+        }
+        Err(error) => checks.push(broken("system", &error.into())),
     }
     let report = DoctorReport::new(checks);
     let canvas = printer.canvas();
