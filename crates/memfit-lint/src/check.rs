@@ -1,6 +1,6 @@
 //! Checking of files: from paths to findings.
 
-use std::cell::OnceCell;
+use std::cell::{LazyCell, OnceCell};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use memfit_source::{Edit, EditError, Facts, LineIndex, Module, Modules, STACK, S
 use crate::config::Config;
 use crate::files::{self, Input};
 use crate::modules::Library;
-use crate::requirements::{AllowedTorch, Requirements};
+use crate::requirements::{AllowedTorch, LazyTorch, Requirements};
 use crate::rule::{Context, Finding, Findings, Project, Rule, Severity};
 use crate::{fix, rules, suppress};
 
@@ -147,7 +147,7 @@ pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> 
     let parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
     let projects = Projects::from_files(&parsed);
     let files = parallel_map(&parsed, threads, |file| {
-        judge(file, config, projects.of_file(&file.path), projects.torch(&file.path))
+        judge(file, config, projects.of_file(&file.path), || projects.torch(&file.path))
     })?;
     let files =
         files.into_iter().filter(|file| !file.findings.is_empty() || !file.problems.is_empty()).collect();
@@ -165,9 +165,11 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
         let parsed = parse_text(path, text, &library);
         let mut project = Project::default();
         parsed.parts.iter().for_each(|(_, facts)| project.add(facts));
-        let mut projects = Projects::default();
-        let (folder, root) = projects.folder_and_root(path);
-        judge(&parsed, config, &project, Requirements::default().of_folder(&folder, &root))
+        // An editor asks at every change, and few texts have a finding that depends on it.
+        judge(&parsed, config, &project, || {
+            let (folder, root) = Projects::default().folder_and_root(path);
+            Requirements::default().of_folder(&folder, &root)
+        })
     })?;
     Ok(found.pop().unwrap_or_else(|| Source {
         path: path.to_owned(),
@@ -360,12 +362,13 @@ fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, known: Option<&Module>, 
     }
 }
 
-fn judge(file: &Parsed, config: &Config, project: &Project, torch: AllowedTorch) -> Source {
+fn judge(file: &Parsed, config: &Config, project: &Project, torch: impl Fn() -> AllowedTorch) -> Source {
+    let torch: LazyTorch<'_> = LazyCell::new(&torch);
     let lines = OnceCell::new();
     let mut findings = Vec::new();
     let mut problems = file.problems.clone();
     for (snippet, facts) in &file.parts {
-        let context = Context { facts, project, torch };
+        let context = Context { facts, project, torch: &torch };
         let judged = || judge_snippet(file, snippet, &context, &lines, config);
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(judged)) {
             Ok(found) => findings.extend(found),

@@ -2,6 +2,7 @@
 //!
 //! A replacement that came with a later release is no advice for a project that is pinned to an earlier one.
 
+use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read as _;
@@ -21,6 +22,9 @@ pub(crate) struct AllowedTorch {
     /// All allowed releases are older than this one; `None` if there is no such limit.
     below: Option<Release>,
 }
+
+/// The same, read on demand.
+pub(crate) type LazyTorch<'a> = LazyCell<AllowedTorch, &'a dyn Fn() -> AllowedTorch>;
 
 impl AllowedTorch {
     /// Returns `true` if the project may run with this release or a later one.

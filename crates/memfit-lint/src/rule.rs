@@ -4,7 +4,7 @@ pub(crate) use memfit_source::Edit;
 use memfit_source::{Facts, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::requirements::AllowedTorch;
+use crate::requirements::LazyTorch;
 
 /// Severity of a finding, with the same meaning for every rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -67,8 +67,8 @@ pub(crate) struct Context<'a> {
     pub(crate) facts: &'a Facts,
     /// Facts of the rest of the project.
     pub(crate) project: &'a Project,
-    /// PyTorch releases that the project allows.
-    pub(crate) torch: AllowedTorch,
+    /// PyTorch releases that the project allows, read when a rule first asks.
+    pub(crate) torch: &'a LazyTorch<'a>,
 }
 
 /// Facts of the project's other files about this one.

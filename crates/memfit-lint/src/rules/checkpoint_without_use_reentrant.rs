@@ -38,9 +38,6 @@ pub(super) static RULE: Rule = Rule {
 const ARGUMENT: (u32, u32) = (1, 11);
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
-    if !context.torch.reaches(ARGUMENT) {
-        return;
-    }
     let facts = context.facts;
     for call in &facts.calls {
         let known = ["torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"]
@@ -50,7 +47,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .arguments
             .iter()
             .any(|argument| argument.starred && context.slice(argument.span).starts_with("**"));
-        if !known || hidden || call.keyword("use_reentrant").is_some() {
+        if !known || hidden || call.keyword("use_reentrant").is_some() || !context.torch.reaches(ARGUMENT) {
             continue;
         }
         findings

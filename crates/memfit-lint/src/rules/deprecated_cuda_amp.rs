@@ -43,9 +43,6 @@ const MODULES: &[(&str, &str)] = &[
 const DEPRECATED: (u32, u32) = (2, 4);
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
-    if !context.torch.reaches(DEPRECATED) {
-        return;
-    }
     for call in &context.facts.calls {
         let Some((name, device)) = deprecated(call) else { continue };
         // If the new name is used as well, the old one is a fallback for older releases.
@@ -55,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .as_deref()
                 .is_some_and(|path| path == format!("torch.amp.{name}") || path == format!("torch.{name}"))
         });
-        if both || has_other_source(context, call) {
+        if both || has_other_source(context, call) || !context.torch.reaches(DEPRECATED) {
             continue;
         }
         let edits = mended(context, call, name, device);

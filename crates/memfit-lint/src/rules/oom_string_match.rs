@@ -39,11 +39,8 @@ pub(super) static RULE: Rule =
 const CLASS: (u32, u32) = (1, 13);
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
-    if !context.torch.reaches(CLASS) {
-        return;
-    }
     for search in &context.facts.searches {
-        if search.text.to_ascii_lowercase().contains("out of memory") {
+        if search.text.to_ascii_lowercase().contains("out of memory") && context.torch.reaches(CLASS) {
             findings
                 .report(search.span, "the error is recognised by its text")
                 .help("catch `torch.OutOfMemoryError`");
