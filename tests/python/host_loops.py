@@ -107,3 +107,53 @@ for step in range(9):
     optimizer.step()
     print(f"step {step}: {whole.item():.3f}")
 """
+
+STATEFUL = """
+import copy
+
+body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU())
+model = nn.Sequential(body, nn.Linear(16, 4)).to(device)
+average = copy.deepcopy(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+
+def follow():
+    with torch.no_grad():
+        for mine, theirs in zip(average.parameters(), model.parameters()):
+            mine.lerp_(theirs, 0.1)
+
+
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        follow()
+"""
+
+# A change of that loop, and the state in which it differs; None if it trains alike.
+STATEFUL_CHANGES = {
+    "checkpointed by layers without state": (
+        STATEFUL.replace(
+            "model(x.to(device))", "checkpoint(model[1], body(x.to(device)), use_reentrant=False)"
+        ),
+        None,
+    ),
+    "wrapped": (STATEFUL.replace("for epoch", "model = nn.Sequential(model)\nfor epoch"), None),
+    "another optimizer's kernel": (STATEFUL.replace("lr=1e-2", "lr=1e-2, foreach=False"), None),
+    "the statistics updated twice": (
+        STATEFUL.replace("model(x.to(device))", "checkpoint(model, x.to(device), use_reentrant=False)"),
+        ("running_mean", "running_var", "num_batches_tracked"),
+    ),
+    "the average updated twice": (
+        STATEFUL.replace("        follow()", "        follow(); follow()"),
+        ("weight", "bias"),
+    ),
+    "the schedule stepped twice": (
+        STATEFUL.replace("schedule.step()", "schedule.step(); schedule.step()"),
+        ("param_groups[0]['lr']",),
+    ),
+}

@@ -101,6 +101,26 @@ def test_a_changed_loop_is_compared_with_the_loop_as_it_was(whole: Runs, name: s
         assert (told["printed"] is None) == prints, told["printed"]
 
 
+@pytest.fixture(scope="module")
+def stateful(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    runs = Runs(tmp_path_factory.mktemp("stateful"), host_loops.STATEFUL)
+    runs.run("first")
+    again = runs.run("again")
+    assert (again["equal"], again["difference"], again["state"]) == (True, "0.0", None)
+    return runs
+
+
+@pytest.mark.parametrize("name", first(host_loops.STATEFUL_CHANGES, besides=["the average updated twice"]))
+def test_state_that_no_gradient_shows_is_compared(stateful: Runs, name: str) -> None:
+    changed, state = host_loops.STATEFUL_CHANGES[name]
+    told = stateful.run("changed", changed)
+    assert told["equal"] == (state is None), told
+    if state is not None:
+        assert told["state"].endswith(state), told
+        assert told["parameter"] is None
+        assert float(told["difference"]) > 0.01
+
+
 def test_batches_that_a_script_makes_itself_are_made_of_the_same_samples(tmp_path: Path) -> None:
     runs = Runs(tmp_path, host_loops.OWN_BATCHES)
     runs.run("first")

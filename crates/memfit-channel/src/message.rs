@@ -140,13 +140,16 @@ pub enum Message {
 pub struct HostCompared {
     /// Optimizer steps.
     pub steps: u64,
-    /// `true` if all gradients equal the stored ones, within rounding.
+    /// `true` if all gradients and the other state equal the stored ones, within rounding.
     pub equal: bool,
-    /// The largest relative difference of a gradient, as Python prints it.
+    /// The largest relative difference of a gradient, or of the state, as Python prints it.
     pub difference: String,
-    /// Parameter with the largest difference.
+    /// Parameter whose gradient has the largest difference.
     #[serde(default)]
     pub parameter: Option<String>,
+    /// Buffer, other parameter or optimizer setting that differs, if the gradients are equal.
+    #[serde(default)]
+    pub state: Option<String>,
     /// First printed line whose numbers differ, and the same line before the change.
     #[serde(default)]
     pub printed: Option<(String, String)>,

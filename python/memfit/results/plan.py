@@ -89,7 +89,7 @@ class PlanPatch:
     proof: FixProof | None = None
     """Result of running the changed script with the memory that a plan may use."""
     numbers: PatchNumbers | None = None
-    """Comparison of the changed script's gradients with the original's, on this machine's CPU."""
+    """Comparison of the changed script's training with the original's, on this machine's CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,9 @@ class PatchNumbers:
     """Comparison of the original and the changed script on this machine's CPU, with small batches."""
 
     equal: bool | None = None
-    """True if all gradients are equal within rounding; absent if they could not be compared."""
+    """True if all gradients, buffers and optimizer settings are equal within rounding; absent if they could
+    not be compared.
+    """
     why: str | None = None
     """Reason why they could not be compared."""
     levers: tuple[str, ...]
@@ -109,9 +111,11 @@ class PatchNumbers:
     part: int | None = None
     """Samples in a micro-batch, if the batch was split."""
     difference: float | None = None
-    """Largest relative difference between gradients; absent if a gradient is not finite."""
+    """Largest relative difference between gradients, or of `state`; absent if it is not finite."""
     parameter: str | None = None
-    """The parameter with the largest difference."""
+    """The parameter whose gradient has the largest difference."""
+    state: str | None = None
+    """The buffer, other parameter or optimizer setting that differs although the gradients are equal."""
     printed: tuple[str, str] | None = None
     """The first line in which the changed script prints other numbers, and the original line."""
 

@@ -1,5 +1,5 @@
 //! Compares a changed script with the original numerically: both train a few steps with small batches on this
-//! machine's CPU, and the gradients of every optimizer step are compared.
+//! machine's CPU, and the gradients, buffers and settings of every optimizer step are compared.
 
 use std::time::Duration;
 
@@ -85,6 +85,7 @@ impl Beside {
             part: pair.part,
             parameter: apart.parameter.filter(|_| apart.difference != Some(0.0)),
             difference: apart.difference,
+            state: apart.state,
             printed: result.printed,
             why: None,
         })
@@ -109,10 +110,15 @@ fn of_script(
     })
 }
 
-/// Difference between a run's gradients and the stored ones.
+/// Difference between a run's training and the stored one.
 fn apart(result: &HostCompared) -> PatchNumbers {
     let difference = result.difference.parse::<f64>().ok().filter(|share| share.is_finite());
-    PatchNumbers { difference, parameter: result.parameter.clone(), ..PatchNumbers::default() }
+    PatchNumbers {
+        difference,
+        parameter: result.parameter.clone(),
+        state: result.state.clone(),
+        ..PatchNumbers::default()
+    }
 }
 
 fn unknown(why: String) -> PatchNumbers {

@@ -94,11 +94,12 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
     }
 }
 
-/// Result of comparing the gradients of both scripts.
+/// Result of comparing the training of both scripts.
 fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
     let Some(equal) = numbers.equal else {
         let why = numbers.why.as_deref().unwrap_or("it was not tried");
-        let sentence = format!("its gradients were not compared with the original script's: {why}");
+        let sentence =
+            format!("its gradients and buffers were not compared with the original script's: {why}");
         return vec![(DOUBT, sentence)];
     };
     let parts = numbers.part.map_or(String::new(), |part| format!(" in micro-batches of {part}"));
@@ -113,7 +114,7 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
             || "equal".to_owned(),
             |share| format!("equal within rounding ({share:.0e} at most)"),
         );
-        (GOOD, format!("its gradients are {apart}, {how}"))
+        (GOOD, format!("its gradients, buffers and optimizer settings are {apart}, {how}"))
     } else {
         (BAD, format!("it trains differently from the original script: {}, {how}", numbers.difference_told()))
     }];
@@ -358,10 +359,15 @@ mod tests {
         };
         assert_eq!(
             sentences(&compared),
-            "its gradients are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 in micro-batches of 2; with micro-batch, checkpointing)"
+            "its gradients, buffers and optimizer settings are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 in micro-batches of 2; with micro-batch, checkpointing)"
         );
         let exact = PatchNumbers { difference: Some(0.0), part: None, ..compared.clone() };
-        assert!(sentences(&exact).starts_with("its gradients are equal, compared"), "{}", sentences(&exact));
+        assert!(
+            sentences(&exact)
+                .starts_with("its gradients, buffers and optimizer settings are equal, compared"),
+            "{}",
+            sentences(&exact)
+        );
         let other = PatchNumbers {
             equal: Some(false),
             difference: Some(0.25),
@@ -377,13 +383,21 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("it prints `loss 1` where the script prints `loss 2`"), "{text}");
+        let state = PatchNumbers {
+            state: Some("1.running_mean".to_owned()),
+            parameter: None,
+            printed: None,
+            ..other.clone()
+        };
+        let text = sentences(&state);
+        assert!(text.contains("original script: `1.running_mean` differs by 25.000 %"), "{text}");
         let none = PatchNumbers {
             why: Some("the script trains in several processes".to_owned()),
             ..PatchNumbers::default()
         };
         assert_eq!(
             sentences(&none),
-            "its gradients were not compared with the original script's: the script trains in several processes"
+            "its gradients and buffers were not compared with the original script's: the script trains in several processes"
         );
     }
 }

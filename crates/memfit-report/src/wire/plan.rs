@@ -82,7 +82,7 @@ pub struct PlanPatch {
     pub remarks: Vec<String>,
     /// Result of running the changed script with the memory that a plan may use.
     pub proof: Option<FixProof>,
-    /// Comparison of the changed script's gradients with the original's, on this machine's CPU.
+    /// Comparison of the changed script's training with the original's, on this machine's CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<PatchNumbers>,
 }
@@ -90,7 +90,8 @@ pub struct PlanPatch {
 /// Comparison of the original and the changed script on this machine's CPU, with small batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PatchNumbers {
-    /// `true` if all gradients are equal within rounding; absent if they could not be compared.
+    /// `true` if all gradients, buffers and optimizer settings are equal within rounding; absent if they could
+    /// not be compared.
     pub equal: Option<bool>,
     /// Reason why they could not be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,19 +105,29 @@ pub struct PatchNumbers {
     /// Samples in a micro-batch, if the batch was split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u64>,
-    /// Largest relative difference between gradients; absent if a gradient is not finite.
+    /// Largest relative difference between gradients, or of `state`; absent if it is not finite.
     pub difference: Option<f64>,
-    /// The parameter with the largest difference.
+    /// The parameter whose gradient has the largest difference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter: Option<String>,
+    /// The buffer, other parameter or optimizer setting that differs although the gradients are equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// The first line in which the changed script prints other numbers, and the original line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printed: Option<(String, String)>,
 }
 
 impl PatchNumbers {
-    /// Difference of the gradients, as part of a sentence.
+    /// The difference, as part of a sentence.
     pub fn difference_told(&self) -> String {
+        if let Some(name) = &self.state {
+            return match self.difference {
+                Some(share) if share < 10.0 => format!("`{name}` differs by {:.3} %", share * 100.0),
+                Some(share) => format!("`{name}` differs by a factor of {share:.3}"),
+                None => format!("`{name}` differs"),
+            };
+        }
         let of = self.parameter.as_ref().map_or(String::new(), |name| format!(" of `{name}`"));
         match self.difference {
             Some(share) if share < 0.001 => format!("gradients{of} differ by {share:.1e}"),

@@ -1,4 +1,4 @@
-"""Gradients of each optimizer step, saved by one run and compared in another."""
+"""Gradients and state at each optimizer step, saved by one run and compared in another."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ SAME = Apart(0.0, 0, True)
 
 
 class Kept:
-    """The gradients of a run, in one file per step."""
+    """The gradients and the state of a run, in one file per step."""
 
     def __init__(self, torch, folder):
         # Saved before the script's own checkpoints are redirected.
@@ -34,14 +34,19 @@ class Kept:
         self.folder = folder
 
     def _path(self, step):
-        return os.path.join(self.folder, f"gradients-{step}.pt")
+        return os.path.join(self.folder, f"step-{step}.pt")
 
-    def write(self, step, gradients):
-        """Save the gradients of a step, counted from 1."""
-        self.save([None if each is None else each.clone() for each in gradients], self._path(step))
+    def write(self, step, gradients, state, settings):
+        """Save what a step, counted from 1, is about to use."""
+        content = {
+            "gradients": [None if each is None else each.clone() for each in gradients],
+            "state": {name: each.detach().clone() for name, each in state.items()},
+            "settings": settings,
+        }
+        self.save(content, self._path(step))
 
     def read(self, step):
-        """Return the saved gradients; None if there was no such step."""
+        """Return what was saved at a step; None if there was no such step."""
         path = self._path(step)
         return self.load(path, weights_only=True) if os.path.exists(path) else None
 
@@ -62,7 +67,7 @@ def difference(ours, wanted):
         return Apart(float("inf"), 0, False)
     norms = [0.0 if each is None else _norm(each) for each in wanted]
     least = _NEGLIGIBLE_SHARE * max(norms, default=0.0)
-    worst, where, kinds = 0.0, 0, set()
+    worst, where, tolerance = 0.0, 0, 0.0
     for index, (one, other) in enumerate(zip(ours, wanted, strict=True)):
         if one is None and other is None:
             continue
@@ -71,7 +76,7 @@ def difference(ours, wanted):
         elif one.shape != other.shape:
             return Apart(float("inf"), index, False)
         else:
-            kinds.add(str(other.dtype).rpartition(".")[2])
+            tolerance = max(tolerance, tolerance_of(other))
             apart = _norm(one.double() - other.double())
         scale = max(norms[index], least)
         share = apart / scale if scale else (0.0 if apart == 0.0 else float("inf"))
@@ -79,22 +84,40 @@ def difference(ours, wanted):
             worst, where = share, index
             if share != share:
                 break
-    tolerance = max((_TOLERANCES.get(kind, _COARSE_TOLERANCE) for kind in kinds), default=_COARSE_TOLERANCE)
-    return Apart(worst, where, worst <= tolerance)
+    return Apart(worst, where, worst <= (tolerance or _COARSE_TOLERANCE))
+
+
+def tolerance_of(tensor):
+    """Return the relative difference that counts as rounding in a tensor's data type."""
+    return _TOLERANCES.get(str(tensor.dtype).rpartition(".")[2], _COARSE_TOLERANCE)
+
+
+def relative_norm(one, other, least):
+    """Return the norm of the difference divided by that of `other`, or by `least` if that is more.
+
+    Infinite elements, as in masks, must be the same in both.
+    """
+    finite = one.isfinite() & other.isfinite()
+    rest = ~finite
+    if not one[rest].equal(other[rest]):
+        return float("inf")
+    if not bool(finite.any()):
+        return 0.0
+    return _norm(one[finite].double() - other[finite].double()) / max(_norm(other[finite]), least)
 
 
 def _norm(tensor):
     return float(tensor.double().norm())
 
 
-def name_of(torch, parameter):
-    """Return a parameter's longest name in any model, or its shape."""
+def name_of(torch, tensor):
+    """Return the longest name of a parameter or buffer in any model, or its shape."""
     names = [
         name
         for module in gc.get_objects()
         # Checks the type, since some objects answer `isinstance` with a warning.
         if issubclass(type(module), torch.nn.Module)
-        for name, each in module.named_parameters()
-        if each is parameter
+        for name, each in (*module.named_parameters(), *module.named_buffers())
+        if each is tensor
     ]
-    return max(names, key=len, default=f"a parameter of shape {tuple(parameter.shape)}")
+    return max(names, key=len, default=f"a tensor of shape {tuple(tensor.shape)}")

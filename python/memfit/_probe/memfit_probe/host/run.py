@@ -1,9 +1,9 @@
-"""A run on the CPU that records or compares gradients: small batches, a few steps, and a report."""
+"""A run on the CPU that records or compares trainings: small batches, a few steps, and a report."""
 
 import functools
 
 from .. import channel, imports
-from . import devices, outcome
+from . import devices, outcome, state
 from .draws import Draws
 from .printed import Printed
 
@@ -29,8 +29,11 @@ class HostRun:
         self.printed = Printed(setup["folder"])
         self.draws = Draws(self.torch)
         self.steps = 0
+        self.states = state.States(self.torch)
         self.apart = outcome.SAME
         self.parameter = None
+        # The first difference in other state than gradients, if that is what made the training another one.
+        self.changed = None
 
     def arm(self):
         """Install the hooks. Called after the script's import of torch, before the script continues."""
@@ -78,19 +81,29 @@ class HostRun:
         loader.__init__, loader.__iter__ = init, few
 
     def before_step(self, optimizer):
-        """Save or compare the gradients before an optimizer step."""
+        """Save or compare gradients and state before an optimizer step."""
         parameters, found = outcome.gradients(optimizer)
+        held, settings = self.states.read(optimizer), state.settings(optimizer)
         self.steps += 1
         if self.part == "first":
-            self.kept.write(self.steps, found)
-        else:
-            self._compare(parameters, found)
+            self.kept.write(self.steps, found, held, settings)
+        elif self.changed is None and (wanted := self.kept.read(self.steps)) is not None:
+            self._compare(parameters, found, wanted["gradients"])
+            # Once the gradients differ, the state follows them.
+            if self.apart.equal:
+                self._compare_state(held, settings, wanted)
         self.draws.stepped()
 
-    def _compare(self, parameters, found):
-        wanted = self.kept.read(self.steps)
-        if wanted is None:
-            return
+    def _compare_state(self, held, settings, wanted):
+        changes = (
+            state.difference_of_settings(settings, wanted["settings"]),
+            state.difference(self.torch, held, wanted["state"]),
+        )
+        self.changed = next((each for each in changes if each is not None and not each.apart.equal), None)
+        if self.changed is None:
+            state.adopt(held, wanted["state"])
+
+    def _compare(self, parameters, found, wanted):
         apart = outcome.difference(found, wanted)
         if not apart.share <= self.apart.share:
             self.apart = apart
@@ -107,13 +120,15 @@ class HostRun:
             self.printed.keep()
         elif self.part == "again":
             self.printed.keep_again()
+        changed = self.changed
         channel.send(
             "host_run",
             steps=self.steps,
             # Another number of steps than in the saved run means that it trained differently.
-            equal=self.apart.equal and (self.part == "first" or self._has_equal_steps()),
-            difference=repr(self.apart.share),
-            parameter=self.parameter,
+            equal=self.apart.equal and changed is None and (self.part == "first" or self._has_equal_steps()),
+            difference=repr(self.apart.share if changed is None else changed.apart.share),
+            parameter=self.parameter if changed is None else None,
+            state=None if changed is None else changed.name,
             printed=self.printed.unlike() if self.part == "changed" else None,
         )
 

@@ -1,0 +1,125 @@
+"""State besides gradients that training changes: buffers, parameters outside the optimizer, its settings.
+
+A batch normalisation that runs twice per step leaves the gradients as they are, and changes what the model
+computes later. The same holds for an average of the weights and for a schedule of the learning rate.
+"""
+
+import collections
+import gc
+import math
+from typing import NamedTuple
+
+from .outcome import Apart, name_of, relative_norm, tolerance_of
+
+# A tensor whose elements are smaller than this on average is compared with this size instead.
+_NEGLIGIBLE = 1e-3
+# Relative difference of settings that counts as rounding: they are computed in Python's floats.
+_SETTING_TOLERANCE = 1e-9
+
+
+class Change(NamedTuple):
+    """The largest difference between two states."""
+
+    name: str
+    apart: Apart
+
+
+class States:
+    """Reads the state before each optimizer step."""
+
+    def __init__(self, torch):
+        self.torch = torch
+        # Versions of the parameters outside the optimizer, which count only once they change.
+        self.versions = {}
+
+    def read(self, optimizer):
+        """Return the state's tensors, by keys that wrappers around modules do not change."""
+        torch = self.torch
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        numbers = collections.Counter()
+        found = {}
+        # A collection brings the objects into the order of their creation.
+        gc.collect()
+        for module in gc.get_objects():
+            # Checks the type, since some objects answer `isinstance` with a warning.
+            if not issubclass(type(module), torch.nn.Module):
+                continue
+            kind = type(module).__name__
+            owner = f"{kind} {numbers[kind]}"
+            numbers[kind] += 1
+            for name, tensor in (vars(module).get("_buffers") or {}).items():
+                if tensor is not None:
+                    found[f"{owner} {name}"] = tensor
+            for name, tensor in (vars(module).get("_parameters") or {}).items():
+                if tensor is not None and id(tensor) not in held and self._has_changed(tensor):
+                    found[f"{owner} {name}"] = tensor
+        return found
+
+    def _has_changed(self, tensor):
+        version = 0 if tensor.is_inference() else tensor._version
+        earlier = self.versions.get(id(tensor))
+        self.versions[id(tensor)] = version
+        return earlier is not None and earlier != version
+
+
+def settings(optimizer):
+    """Return an optimizer's numbers, such as the learning rate, by name."""
+    found = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            values = value if isinstance(value, (list, tuple)) else [value]
+            numbers = [_number(each) for each in values] if name != "params" else [None]
+            if numbers and None not in numbers:
+                found[f"param_groups[{index}]['{name}']"] = numbers
+    return found
+
+
+def _number(value):
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    return float(value) if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype") else None
+
+
+def difference(torch, ours, wanted):
+    """Return the largest difference of tensors that both have; None if all are the same.
+
+    What only one of them has is left out: a change may drop a mask that nothing reads any longer.
+    """
+    worst = None
+    for name in sorted(wanted.keys() & ours.keys()):
+        apart = _apart(ours[name].detach(), wanted[name])
+        if apart.share and (worst is None or not apart.share <= worst.apart.share):
+            worst = Change(name_of(torch, ours[name]), apart)
+    return worst
+
+
+def _apart(one, other):
+    if one.shape != other.shape:
+        return Apart(float("inf"), 0, False)
+    if one.layout != other.layout or one.is_quantized or not (one.is_floating_point() or one.is_complex()):
+        same = one.equal(other)
+        return Apart(0.0 if same else 1.0, 0, same)
+    share = relative_norm(one, other, _NEGLIGIBLE * math.sqrt(other.numel()))
+    return Apart(share, 0, share <= tolerance_of(other))
+
+
+def difference_of_settings(ours, wanted):
+    """Return the largest difference of settings that both have; None if all are the same."""
+    worst = None
+    for name in sorted(wanted.keys() & ours.keys()):
+        for one, other in zip(ours[name], wanted[name], strict=False):
+            if math.isclose(one, other, rel_tol=_SETTING_TOLERANCE) or (one != one and other != other):
+                continue
+            share = abs(one - other) / abs(other) if other else float("inf")
+            if worst is None or share > worst.apart.share:
+                worst = Change(name, Apart(share, 0, False))
+    return worst
+
+
+def adopt(ours, wanted):
+    """Continue with the saved tensors, since rounding differences would grow from step to step."""
+    for name in wanted.keys() & ours.keys():
+        if ours[name].shape == wanted[name].shape and not ours[name].is_inference():
+            ours[name].detach().copy_(wanted[name])
