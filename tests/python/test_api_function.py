@@ -69,12 +69,12 @@ def test_without_cloudpickle_a_closure_is_refused_with_the_remedy(monkeypatch):
     ):
         memfit.fits(lambda: None, gpu="t4")
     # A function of a module needs it not: it goes by its name.
-    given = pickle.loads(function._payload(test_what_cannot_be_pickled_is_said, (1,), {}, 2))
-    assert pickle.loads(given["call"]) == (test_what_cannot_be_pickled_is_said, (1,), {})
+    given = pickle.loads(function._payload(test_arguments_that_cannot_be_pickled_are_named, (1,), {}, 2))
+    assert pickle.loads(given["call"]) == (test_arguments_that_cannot_be_pickled_are_named, (1,), {})
     assert given["calls"] == 2
 
 
-def test_what_cannot_be_pickled_is_said():
+def test_arguments_that_cannot_be_pickled_are_named():
     with pytest.raises(memfit.MemfitError, match="cannot be pickled"):
         memfit.fits(print, ((each for each in ()),), gpu="t4")
 

@@ -61,7 +61,7 @@ def test_a_machine_that_has_all_of_it_may_begin(complete: Any, tmp_path: Path) -
         ("binfmt", "privileged container"),
     ],
 )
-def test_what_is_missing_is_one_sentence_with_its_remedy(
+def test_missing_tools_are_one_sentence_with_a_remedy(
     complete: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: str, remedy: str
 ) -> None:
     if missing == "arm":

@@ -107,7 +107,7 @@ def kept(folder: Path, calibration: dict[str, Any]) -> dict[str, str]:
     return {"XDG_CONFIG_HOME": str(folder)}
 
 
-def test_what_is_kept_is_taken_and_named(tmp_path: Path) -> None:
+def test_stored_calibrations_are_used_and_named(tmp_path: Path) -> None:
     environment = kept(tmp_path, rehearsed("t4"))
 
     def ask(*arguments: str) -> Run:

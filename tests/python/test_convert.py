@@ -159,7 +159,7 @@ def test_converting_there_and_back_keeps_what_both_formats_have(tmp_path):
         assert one == two
 
 
-def test_what_cannot_be_converted_says_why(tmp_path):
+def test_impossible_conversions_give_the_reason(tmp_path):
     assert "`--to`" in convert(SNAPSHOT, tmp_path / "out.xyz", status=2).stderr
     there = tmp_path / "there.csv"
     there.write_text("mine")

@@ -256,7 +256,7 @@ def passes(paths: list[Path], cache: Path | None, count: int = 2, **options: Any
     return [images.clone() for _ in range(count) for images, _ in loader]
 
 
-def test_what_comes_out_of_the_cache_is_what_came_when_it_was_made(large: list[Path], tmp_path: Path) -> None:
+def test_cached_samples_equal_the_originals(large: list[Path], tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = passes(large, cache)
     entries = [path for path in cache.rglob("*") if path.is_file() and path.name != "bytes"]

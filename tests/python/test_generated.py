@@ -12,7 +12,7 @@ GENERATORS = ("api", "overhead", "results", "schemas")
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_what_a_generator_writes_is_current(name: str) -> None:
+def test_generated_files_are_current(name: str) -> None:
     if name == "overhead" and sys.version_info < (3, 11):
         pytest.skip("the script reads TOML with the standard library of 3.11")
     script = ROOT / "scripts" / "docs" / f"{name}.py"

@@ -101,7 +101,7 @@ def test_packed_sequences_are_cut() -> None:
 
 
 @pytest.mark.parametrize("kind", [tuple, list, lambda entries: dict(zip("xyw", entries, strict=True))])
-def test_what_earlier_batches_shared_is_not_split_in_a_batch_of_its_length(kind: Any) -> None:
+def test_tensors_shared_by_earlier_batches_are_not_split(kind: Any) -> None:
     rules, weights = Rules(), torch.ones(3)
     whole, ragged = (kind([torch.ones(n, 2), torch.ones(n), weights]) for n in (8, 3))
     assert Batch(ragged).part(1, 3, None)["w" if isinstance(ragged, dict) else 2].shape == (2,)
@@ -248,7 +248,7 @@ def test_holders_of_memory_are_named() -> None:
     assert model
 
 
-def test_what_a_failed_cell_left_behind_is_let_go() -> None:
+def test_tensors_of_a_failed_cell_are_released() -> None:
     def cell() -> None:
         hidden = torch.zeros(7, 7)
         assert hidden.sum() == 1

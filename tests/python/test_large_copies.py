@@ -23,7 +23,7 @@ def test_a_large_mask_that_is_copied_to_the_host_keeps_all(tmp_path: Path) -> No
     assert answer.said == {"kept": [20_000, 3], "known": 0}, answer.output
 
 
-def test_what_fails_for_a_large_copy_of_unknown_values_is_blamed_on_them(tmp_path: Path) -> None:
+def test_failures_from_large_copies_of_unknown_values_are_blamed_on_them(tmp_path: Path) -> None:
     answer = on_device(COPIED.replace("FAILS", "True"), tmp_path)
     problem = answer.report["problem"]
     assert problem["kind"] == "exception-after-change", problem

@@ -275,7 +275,7 @@ def test_graphs_with_dropout_keep_what_they_did(tmp_path: Path, monkeypatch: pyt
     assert "draws random numbers" in said
 
 
-def test_what_compiled_blocks_keep_waits_on_the_host_and_comes_back_as_it_lay(tmp_path: Path) -> None:
+def test_tensors_saved_by_compiled_blocks_return_from_the_host_unchanged(tmp_path: Path) -> None:
     # Queries, keys and values are pieces of one tensor, gaps between them, as the compiled backward expects
     # them.
     (kept, _), (away, _) = (
@@ -298,7 +298,7 @@ class Written(nn.Module):
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_what_is_compiled_stays_compiled_beside_sdpa(fullgraph: bool) -> None:
+def test_compiled_models_stay_compiled_with_sdpa(fullgraph: bool) -> None:
     model = nn.Sequential(*(Written() for _ in range(3)), nn.Linear(8, 8))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

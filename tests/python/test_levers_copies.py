@@ -161,7 +161,7 @@ def test_checkpoints_keep_their_meaning(chosen: list[tuple[str, Any]]) -> None:
     assert torch.allclose(outputs(model), expected, atol=near)
 
 
-def test_what_is_loaded_into_codes_is_there_when_they_are_undone() -> None:
+def test_loaded_weights_are_there_after_unquantizing() -> None:
     torch.manual_seed(0)
     model, other = Language(0.0), Language(0.0)
     applied = _levers.apply(target_of(model), [("quantized-weights", "4-bit")])

@@ -85,7 +85,7 @@ def test_expandable_segments_grow(tmp_path: Path) -> None:
     assert reserved == {False: 300 + 500 + 700, True: 700}
 
 
-def test_what_nvml_cannot_tell_is_named_in_the_report(tmp_path: Path) -> None:
+def test_unsupported_nvml_queries_are_named_in_the_report(tmp_path: Path) -> None:
     answer = on_device(
         NVML
         + """

@@ -41,7 +41,7 @@ for _ in range(2):
 """
 
 
-def test_what_a_language_model_keeps_of_its_tokens_may_take_less():
+def test_kv_caches_of_language_models_may_take_less():
     _, run = planned(GENERATING, "--memory", "850MiB", "--allow", "changes-training")
     report = run.report
     # 64 sequences of 518 tokens in four layers, keys and values in two bytes.

@@ -62,7 +62,7 @@ def test_at_the_end_optimizers_that_never_stepped_are_not_waited_for(probe):
     assert (counter.complete, counter.at_the_end()) == (0, 2)
 
 
-def test_what_is_imported_before_a_try_asks_nothing_of_a_card(probe):
+def test_imports_before_a_trial_do_not_initialise_cuda(probe):
     wanted = probe("ahead").wanted
     own = ["torch._dynamo", "json", "sympy.core"]
     assert wanted([*own, "transformers.trainer"]) == [*own, "transformers.trainer"]

@@ -204,7 +204,7 @@ def test_each_remark_is_made(tmp_path: Path) -> None:
     assert not missing, [report["fidelity"]["notes"] for report in reports]
 
 
-def test_what_is_made_to_happen_elsewhere_is_held_there() -> None:
+def test_remarks_that_other_files_provoke_are_provoked_there() -> None:
     assert set(ELSEWHERE) <= set(listed())
     for name, (file, words) in ELSEWHERE.items():
         text = (ROOT / file).read_text()
@@ -248,7 +248,7 @@ def test_a_cudnn_that_cannot_be_asked_is_reported(told: int, remark: str, tmp_pa
     assert remark in effects(run(ASKS_CUDNN, tmp_path, ["--steps", "0"]))
 
 
-def test_what_it_may_change_is_said_in_bytes() -> None:
+def test_possible_changes_are_stated_in_bytes() -> None:
     report = libraries()
     fidelity, found = report["fidelity"], effects(report)
     # Every reported call has a known effect, and every effect belongs to a reported call.

@@ -151,7 +151,7 @@ BROUGHT_ABOUT = {
 
 
 @pytest.mark.parametrize("name", BROUGHT_ABOUT)
-def test_what_the_probe_cannot_do_is_reported(name: str, probe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_the_probe_are_reported(name: str, probe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session()
     if name in ("all-alike", "largest-seen"):
         # The time for looking at items ends when enough of them have been seen.

@@ -254,7 +254,7 @@ def test_sparse_products_need_a_card_that_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["qat", "float8-training", "peft-qlora", "torchao-qlora", "low-rank-gradients"]
 )
-def test_what_a_library_puts_in_place_learns_and_is_taken_out(name: str) -> None:
+def test_layers_of_a_library_learn_and_can_be_removed(name: str) -> None:
     torch.manual_seed(0)
     model = Language(0.0)
     for block in model.blocks:

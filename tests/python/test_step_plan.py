@@ -116,7 +116,7 @@ def test_keywords_take_precedence_over_the_plan_and_conflicts_are_named(tmp_path
         begin(levers={"optimizer-in-backward": True}, clip_grad_norm=1.0)
 
 
-def test_what_changes_the_training_is_marked() -> None:
+def test_levers_that_change_the_training_are_marked() -> None:
     _, _, step = begin(levers={"lora": 2})
     assert any("`lora`" in text for text in step(TOKENS).changed)
     _, _, step = begin(levers={"checkpointing": "blocks"})

@@ -318,7 +318,7 @@ CHECKED = """
 """
 
 
-def test_what_a_script_asserts_of_computed_values_holds(tmp_path: Path) -> None:
+def test_assertions_about_computed_values_hold(tmp_path: Path) -> None:
     answer = on_device(CHECKED, tmp_path)
     assert answer.said == {"smaller": False, "checked": True}, answer.output
 

@@ -166,7 +166,7 @@ def test_a_made_up_data_set_is_blamed_only_if_something_of_it_was_read(
     assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
 
 
-def test_what_makes_up_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_options_that_make_up_a_missing_file_are_suggested(tmp_path: Path) -> None:
     data = with_data(
         """
         import torchvision

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_known_as_well() {
+    fn order_is_transitive() {
         let mut ages = ages(5);
         ages.learn(&[1, 2], 1, End::Oldest);
         ages.learn(&[1, 3], 0, End::Oldest);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_out_holds_for_the_same_addresses() {
+    fn results_hold_for_the_same_addresses() {
         let mut before = ages(3);
         before.learn(&[1, 3], 1, End::Oldest);
         // The first segment was freed, so the others have other numbers.

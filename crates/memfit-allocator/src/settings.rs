@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pytorch_refuses_is_refused() {
+    fn settings_that_pytorch_refuses_are_refused() {
         for text in [
             "max_split_size_mb:10",
             "max_split_size_mb",
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_unsplit_block_may_be_larger_goes_with_the_large_segment() {
+    fn allowed_excess_of_an_unsplit_block_follows_the_large_segment() {
         let rounding = |text: &str| parse(text).expect("the settings are valid").max_non_split_rounding / MIB;
         assert_eq!(rounding("large_segment_size_mb:32"), 32);
         assert_eq!(rounding("large_segment_size_mb:32,max_split_size_mb:64"), 32);

@@ -57,7 +57,7 @@ fn lowest_is_youngest(calls: impl IntoIterator<Item = Step>) -> (Vec<Step>, usiz
 }
 
 #[test]
-fn what_nobody_can_know_of_the_segments_from_before_is_told_and_then_known() {
+fn earlier_segments_are_reported_as_unknown_until_they_appear() {
     // All blocks are freed and allocated again, twice.
     let round = || [vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 6]].concat();
     let (steps, before) = lowest_is_youngest([round(), round()].concat());
@@ -73,7 +73,7 @@ fn what_nobody_can_know_of_the_segments_from_before_is_told_and_then_known() {
 }
 
 #[test]
-fn what_was_told_once_is_not_told_otherwise_later() {
+fn reported_segments_are_not_reported_differently_later() {
     let round = || [vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 6]].concat();
     let (steps, before) = lowest_is_youngest([round(), round()].concat());
     let allocator = run("", steps);

@@ -111,7 +111,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_fits_comes_first_and_what_is_not_known_last() {
+    fn fitting_cards_come_first_and_unknown_ones_last() {
         use CardVerdict::{DoesNotFit, FitsAsIs, Unknown};
         let mut rows = [
             row(8, DoesNotFit, None, None),

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_may_have_left_out_is_no_change() {
+    fn lines_that_one_side_may_have_left_out_are_no_change() {
         let base = [line("a.py", 1, "x = f()", 100), line("a.py", 2, "other", 30)];
         let head = [line("a.py", 1, "x = f()", 110)];
         assert_eq!(changed_lines(&base, &head, 30).len(), 1);

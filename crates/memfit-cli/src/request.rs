@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_wins_over_settings() {
+    fn options_win_over_settings() {
         let settings = Settings {
             gpu: Some("t4:2".parse().unwrap()),
             memory: Some(Bytes::from_gib(12)),

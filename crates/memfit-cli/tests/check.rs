@@ -131,7 +131,7 @@ fn the_exit_status_depends_on_findings_and_errors() {
 }
 
 #[test]
-fn what_is_excluded_is_passed_over_in_folders() {
+fn excluded_files_are_skipped_in_folders() {
     let folder = place(&[
         ("pyproject.toml", "[tool.memfit]\nexclude = ['old/', '*_generated.py', '!kept_generated.py']\n"),
         ("old/train.py", BAD),

@@ -118,7 +118,7 @@ fn an_engine_that_cannot_start_the_container_gives_no_answer() {
 }
 
 #[test]
-fn what_is_missing_is_told_with_the_command_that_mends_it() {
+fn missing_parts_are_reported_with_the_command_that_mends_them() {
     let run = ["run", "--container", "--gpu", "t4", "--", "python", "train.py"];
     let mine = ["run", "--container=mine", "--gpu", "t4", "--", "python", "train.py"];
     let mut told = Vec::new();

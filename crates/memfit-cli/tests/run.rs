@@ -304,7 +304,7 @@ fn garbled_messages_are_passed_over_and_told() {
 }
 
 #[test]
-fn what_is_piped_in_is_the_scripts() {
+fn standard_input_goes_to_the_script() {
     let place = Place::new();
     let input = place.folder.path().join("input");
     std::fs::write(&input, "a word\n").unwrap();
@@ -314,7 +314,7 @@ fn what_is_piped_in_is_the_scripts() {
 }
 
 #[test]
-fn what_the_script_prints_is_shown_beside_the_answer() {
+fn output_of_the_script_is_shown_beside_the_answer() {
     let place = Place::new();
     let (output, report) = place.report("fails before torch", &["--show-output"]);
     let stderr = text(&output.stderr);

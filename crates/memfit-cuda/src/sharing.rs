@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_the_future_slows_nothing_now() {
+    fn future_waits_do_not_slow_down_the_present() {
         let card = Card::new(2);
         card.lines[0].wait_for((1 << 60) + 1_000);
         card.run(0, 100);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_size_is_refused_with_advice() {
+    fn invalid_sizes_are_refused_with_advice() {
         assert_eq!(parse_size("24"), Err(SizeError::NoUnit("24".into())));
         assert_eq!(
             parse_size("24").unwrap_err().to_string(),
@@ -322,7 +322,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_printed_reads_back_within_its_two_decimals(count in any::<u64>()) {
+        fn printed_sizes_parse_back_within_two_decimals(count in any::<u64>()) {
             let printed = Bytes::new(count);
             let read = parse_size(&printed.to_string());
             // The last TiB below 16 EiB rounds up to a number that does not fit in 64 bits.

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_takes_the_place_of_what_is_known() {
+    fn measured_values_replace_the_catalogue() {
         let card = card().calibrated(&calibration());
         assert_eq!(card.memory, Bytes::from_mib(81_000));
         assert_eq!(card.achieved.measured.bf16, Some(262_000_000_000_000));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_stays() {
+    fn values_not_measured_stay_as_in_the_catalogue() {
         let (plain, mut part) = (card(), calibration());
         part.outside.context = None;
         part.memory_bandwidth = None;

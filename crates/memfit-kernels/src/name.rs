@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_none() {
+    fn invalid_names_are_refused() {
         for text in ["", "triton_poi_fused_0", "_Z", "_ZN2at", &"_Z".repeat(1 << 16)] {
             assert_eq!(Signature::demangle(text), None);
         }

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_not_known() {
+    fn stores_that_cannot_be_followed_are_unknown() {
         check("    %0 = tt.int_to_ptr %n : i64 -> !tt.ptr<f32>\n    tt.store %0, %v : !tt.ptr<f32>", None);
         check("  ^bb1(%p: !tt.ptr<f32>):\n    tt.store %p, %v : !tt.ptr<f32>", None);
         check("    tt.call @helper(%in, %n) : (!tt.ptr<f32>, i32) -> ()", Some(&[0]));

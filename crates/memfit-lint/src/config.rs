@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_is_what_is_selected_and_not_ignored() {
+    fn selected_rules_run_unless_ignored() {
         let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let severity = |config: &Config, name: &str| config.severity(find_rule(name).unwrap());
         let plain = Config::default();

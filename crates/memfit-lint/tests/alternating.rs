@@ -277,7 +277,7 @@ for i, x in enumerate(loader):
 ];
 
 #[test]
-fn what_one_of_several_optimizers_accumulates_is_found() {
+fn accumulation_of_one_among_several_optimizers_is_found() {
     for (what, text, expected) in ACCUMULATING {
         let expected: Vec<(u32, String)> =
             expected.iter().map(|(line, rule)| (*line, (*rule).to_owned())).collect();

@@ -79,7 +79,7 @@ def gradient(energy, x):
 }
 
 #[test]
-fn what_was_imported_already_is_checked_as_if_it_had_not_been() {
+fn imported_files_are_checked_like_others() {
     // Files are checked in the order of their names: one is imported before its own check, the other after.
     let broken = "import torch\nx = = 1  # memfit: ignore[retain-graph-in-loop] not needed\n";
     let caller = |module: &str| {
@@ -115,7 +115,7 @@ fn what_was_imported_already_is_checked_as_if_it_had_not_been() {
 /// Ids of another file's forward passes are local to it: those in a returned tuple must not be confused with
 /// freed passes of this file.
 #[test]
-fn what_another_file_returns_in_parts_hangs_on_passes_of_its_own() {
+fn values_that_another_file_returns_carry_the_graphs_of_its_passes() {
     let losses = "\
 import torch
 from torch import nn
@@ -177,7 +177,7 @@ fn advice_that_came_with_a_later_release_is_not_given() {
 }
 
 #[test]
-fn what_a_module_brings_along_by_a_star_is_followed() {
+fn star_imports_are_followed() {
     let meters = "\
 class Meter:
     def __init__(self):
@@ -210,7 +210,7 @@ def train(model, criterion, loader):
 }
 
 #[test]
-fn what_a_model_of_another_module_keeps_and_holds_is_known() {
+fn attributes_of_a_model_in_another_module_are_known() {
     let model = "\
 import torch
 from torch import nn

@@ -12,7 +12,7 @@ use memfit_lint::{Config, check_source, page, rules};
 enum Part {
     Found,
     LeftAlone,
-    CannotBeTold,
+    CannotBeDecided,
 }
 
 struct Block {
@@ -49,7 +49,7 @@ fn blocks(text: &str) -> Vec<Block> {
         match line {
             "## Found" => part = Part::Found,
             "## Left alone" => part = Part::LeftAlone,
-            "## Cannot be told" => part = Part::CannotBeTold,
+            "## Cannot be decided" => part = Part::CannotBeDecided,
             "```python given" => open = Some((true, number + 1, String::new())),
             "```python" => open = Some((false, number + 1, String::new())),
             _ => {}
@@ -94,7 +94,7 @@ fn every_rule_does_what_its_specification_says() {
         let count = |part| blocks.iter().filter(|block| block.part == part).count();
         assert!(count(Part::Found) >= 3, "{} has fewer than three blocks that it finds", rule.name);
         assert!(count(Part::LeftAlone) >= 3, "{} has fewer than three that it leaves alone", rule.name);
-        assert!(count(Part::CannotBeTold) >= 1, "{} has none that cannot be told", rule.name);
+        assert!(count(Part::CannotBeDecided) >= 1, "{} has none that cannot be decided", rule.name);
         let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
         for block in &blocks {
             let (expected, found) = (expected(block, rule.name), found(block, rule.name, &config));
@@ -158,7 +158,7 @@ fn examples(rule: &memfit_lint::Rule) -> Vec<String> {
 }
 
 #[test]
-fn what_a_page_calls_bad_is_found_and_what_it_calls_good_is_not() {
+fn bad_examples_of_a_page_are_found_and_good_ones_are_not() {
     let mut wrong = Vec::new();
     for rule in rules() {
         let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };

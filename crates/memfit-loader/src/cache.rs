@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_taken_away_and_not_counted() {
+    fn leftovers_of_dead_processes_are_deleted_and_not_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         drop(Cache::open(folder.path(), 64, 1 << 20).expect("a cache"));
         let (old, new) = (

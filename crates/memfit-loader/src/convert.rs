@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lose_its_meaning_is_refused() {
+    fn lossy_conversions_are_refused() {
         let many = layout(Bands::Many(7), Sample::U16);
         assert!(possible(many, layout(Bands::Rgb, Sample::U16)).is_err());
         assert!(possible(many, many).is_ok());

@@ -291,7 +291,7 @@ fn errors_have_texts() {
 }
 
 #[test]
-fn what_is_refused_is_counted_in_the_ledger() {
+fn refused_requests_are_counted_in_the_ledger() {
     let run = Run::new("refused");
     run.enter(|nvml| {
         assert_eq!(nvml.call_0("nvmlInit_v2"), 0);

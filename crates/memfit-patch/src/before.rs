@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_to_several_models_is_a_call_for_each() {
+    fn changes_to_several_models_are_one_call_each() {
         let check = |names: &[&str], others: &[&str], expected: &[&str]| {
             let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
             assert_eq!(calls("f", "make", &owned(names), &owned(others)), owned(expected));

@@ -110,7 +110,7 @@ fn a_script_that_makes_its_own_batches_makes_smaller_ones() {
 }
 
 #[test]
-fn what_is_not_understood_is_left_alone() {
+fn unknown_code_is_left_unchanged() {
     let plan = levers(Some(16), &[("autocast-bf16", "true")]);
     let left = |text: &str| {
         let patched = patch(text, &plan);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_does_not_bear_is_left_out() {
+    fn settings_that_the_host_cannot_bear_are_left_out() {
         let small = Host { shared_memory: 300 << 20, ..HOST };
         let found = propose(&shared(400.0), &BATCHES, Some(60.0), &small).unwrap();
         assert_eq!((found.workers, found.keeps_up), (2, Some(false)));

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_plans_parse_back() {
         for plan in [plan(), Plan::as_is()] {
             assert_eq!(read(&plan.to_text()).unwrap(), plan);
         }

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_excludes_each_other_is_not_put_together() {
+    fn exclusive_levers_are_not_combined() {
         let entry = |lever: Lever| entry(lever).unwrap();
         let bf16 = Candidate::as_is().with_lever(Lever::AutocastBf16, Value::default());
         assert!(

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_took_moves_what_is_expected() {
+    fn measured_peaks_move_the_prediction() {
         let mut model = Model::new(sample(64, 1, 1380, 50.0, 640), None);
         let before = model.predict(64, 1, Ways::default(), 10_000).unwrap();
         model.learn(&before, 1400, None);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_size_was_wrong_by_is_its_own() {
+    fn errors_are_kept_per_batch_size() {
         let mut model = Model::new(sample(64, 1, 1380, 50.0, 640), Some(sample(16, 4, 420, 56.0, 160)));
         let peak = |model: &Model, micro_batch: u64| {
             let pieces = 64_u64.div_ceil(micro_batch);

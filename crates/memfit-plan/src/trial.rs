@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_longest_bounds_a_step() {
+    fn the_longest_part_bounds_a_step() {
         let bound =
             |compute, memory, communication, step| Busy { compute, memory, communication }.bound(step);
         assert_eq!(bound(8.0, 3.0, 5.0, 11.0), Some(Bound::Compute), "all of it overlaps");

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_placed() {
+    fn unreadable_lines_are_reported_with_their_place() {
         for (line, what) in [
             ("modeled cudaX()", "`modeled` is neither a class nor a setting"),
             ("refused cudaX", "no parameters"),

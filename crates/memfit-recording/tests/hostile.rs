@@ -225,7 +225,7 @@ fn listed_again_and_again(key: &str, shared: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_listed_again_and_again_is_read_once() {
+fn repeated_lists_are_read_once() {
     let event =
         dict(&[("action", &text("alloc")), ("addr", b"K\x00"), ("size", b"K\x01"), ("stream", b"K\x00")]);
     let block = dict(&[("address", b"K\x00"), ("size", b"K\x00"), ("state", &text("inactive"))]);

@@ -65,7 +65,7 @@ fn pickle(operations: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_backward_asks_for_has_the_lines_of_its_forward() {
+fn backward_allocations_have_the_lines_of_their_forward() {
     let (snapshot, problems) = read(BACKWARD).expect("the file is whole");
     assert!(problems.is_empty(), "{problems:?}");
     let stacks: Vec<Vec<(&str, u32, &str)>> = snapshot
@@ -198,7 +198,7 @@ fn nothing_that_would_run_is_run() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_told_from_what_is_broken() {
+fn other_files_are_told_apart_from_broken_snapshots() {
     for bytes in [&b""[..], b"\x80", b"PK\x03\x04", b"(lp0\n.", b"\x80\x01.", b"\x80\xff."] {
         assert!(matches!(error(bytes).kind, PickleErrorKind::NotAPickle), "{bytes:?}");
     }

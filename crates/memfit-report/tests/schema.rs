@@ -170,7 +170,7 @@ fn every_replay_report_matches_its_schema() {
 }
 
 #[test]
-fn what_breaks_the_promise_is_seen() {
+fn incompatible_schema_changes_are_found() {
     let good = serde_json::to_value(&all()[0]).unwrap();
     let broken = |pointer: &str, value: Value| {
         let mut report = good.clone();

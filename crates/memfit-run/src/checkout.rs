@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_checked_out_is_said_and_leaves_nothing() {
+    fn failed_checkout_is_reported_and_leaves_no_files() {
         let (_folder, root) = sample();
         let worktrees = run(&root, &["worktree", "list"]);
         let wrong = |folder: &Path, reference: &str, link: &[PathBuf]| {

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_more_is_done_less_often() {
+    fn expensive_readings_are_taken_less_often() {
         let (least, most) = (Duration::from_millis(10), Duration::from_secs(9));
         let mut pace = Pace::new(least, most);
         assert!(pace.is_due(), "the first time is at once");

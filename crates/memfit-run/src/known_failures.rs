@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_has_its_own_sentence_and_remedy() {
+    fn known_failures_have_their_own_sentence_and_remedy() {
         let device = Catalogue::builtin().unwrap().find("v100").unwrap().clone();
         let card = Card::Virtual(Box::new(device), 1);
         let check = |kind: &str, message: &str, expected: Option<(&str, &str)>| {

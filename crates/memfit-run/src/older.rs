@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pytorch_no_longer_takes_is_named_with_what_takes_its_place() {
+    fn removed_pytorch_arguments_are_named_with_their_replacement() {
         let next = "'_MultiProcessingDataLoaderIter' object has no attribute 'next'";
         assert!(found("AttributeError", next, "").unwrap().contains("`next(iterator)`"));
         let mask = "masked_fill only supports boolean masks, but got dtype Byte";

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_of_a_launcher_wrote_last_is_told() {
+    fn last_lines_of_a_launched_process_are_reported() {
         let usage = "train.py: error: unrecognized arguments: --local-rank=0";
         let log = "E1126 19:11:22.604000 1429 torch/distributed/api.py:1002] failed (exitcode: 2)";
         let output =

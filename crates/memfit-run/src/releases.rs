@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_is_what_the_table_of_releases_has() {
+    fn tested_releases_are_those_of_the_table() {
         let table = include_str!("../../../measurements/matrix.md");
         let row = table.lines().find(|line| line.starts_with("| torch |")).unwrap();
         let mut found: Vec<_> = row.split('|').filter_map(|cell| release(cell.trim())).collect();

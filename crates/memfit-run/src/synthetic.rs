@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_specifications_are_refused_with_a_reason() {
         for (text, why) in [
             ("image", "name and a type"),
             (":int64", "needs a name"),

@@ -122,7 +122,7 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
 
 /// Columns are in UTF-16 code units in both directions.
 #[test]
-fn what_stands_behind_other_scripts_is_found_there() {
+fn findings_after_characters_of_other_scripts_have_the_right_place() {
     let text = "import torch\nname = \"𝄞é\"; weights = torch.nn.DataParallel(\"𝄞\")  # 𝄞\n\
                 torch.optim.SGD(weights.parameters(), 1)\n";
     run_session(|editor| {

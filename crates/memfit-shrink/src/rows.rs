@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trained_for_a_format_infers_in_it() {
+    fn models_trained_for_a_format_infer_in_it() {
         let by_lever = |settings: &[(Lever, Value)], pass| match (settings, pass) {
             ([], Pass::Training) => ran(1000),
             ([], Pass::Inference) => ran(400),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_saves_nothing_says_so_with_bytes() {
+    fn rows_that_save_nothing_say_so_with_bytes() {
         let with = |allocated: u64, device: u64| Peak { allocated, device, ..Peak::default() };
         let before = with(10 * MIB, 100 * MIB);
         let check = |after: Peak, texts: Option<&str>| {

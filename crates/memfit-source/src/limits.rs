@@ -212,7 +212,7 @@ mod tests {
     proptest! {
         /// A text that the quick check accepts also passes the exact check.
         #[test]
-        fn what_looks_flat_is_flat(
+        fn code_that_looks_flat_is_flat(
             pieces in prop::collection::vec((r#"[a-z0-9_ \[(.:'"\#=+\n-]{1,12}|not |é\(|f'\{|\t"#, 1usize..6000), 1..12),
         ) {
             let text: String = pieces.iter().map(|(piece, times)| piece.repeat(*times)).collect();

@@ -152,7 +152,7 @@ mod tests {
     use super::is_relevant;
 
     #[test]
-    fn what_another_framework_trains_is_left_alone() {
+    fn trainings_of_other_frameworks_are_skipped() {
         assert!(is_relevant("import torch\nmodel.backward()\n"));
         assert!(is_relevant("loss.backward()\n"));
         assert!(is_relevant("import jax\nimport torch\nloss.backward()\n"));

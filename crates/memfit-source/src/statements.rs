@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_has_what_can_be() {
+    fn unreadable_code_keeps_its_readable_statements() {
         assert_eq!(statements("a = 1\nb = = 2\nc = 3\n", Dialect::Python).unwrap()[0].span, Span::new(0, 5));
         assert_eq!(statements("", Dialect::Python).unwrap(), []);
     }

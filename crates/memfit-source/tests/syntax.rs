@@ -64,7 +64,7 @@ fn lazy_imports_count_as_imports() {
 
 /// A syntax error is reported, and the rest is analysed.
 #[test]
-fn what_cannot_be_read_is_told_with_its_place() {
+fn syntax_errors_are_reported_with_their_place() {
     for broken in
         ["x = (\n", "def f(:\n    pass\n", "for in y:\n    pass\n", "x = = 1\n", "lazy = lazy import\n"]
     {

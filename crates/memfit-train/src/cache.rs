@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_run_is_held_until_it_is_emptied() {
+    fn compiled_sizes_are_held_until_the_cache_is_emptied() {
         let mut cache = Cache::default();
         assert!(!cache.holds("a", 10, 4));
         cache.runs("a", 10, 4);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_judged_stays_so() {
+    fn verdicts_are_kept() {
         let mut cache = Cache::default();
         cache.judges("a", (10, 4, true));
         cache.emptied();

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_is_read() {
+    fn requested_bytes_are_read_from_the_message() {
         for (message, expected) in [
             ("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has", Some(2 << 30)),
             ("CUDA out of memory. Tried to allocate 20.50 MiB.", Some(41 << 19)),

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_is_escaped_and_what_can_be_seen_stays() {
+    fn control_characters_are_escaped_and_visible_ones_stay() {
         for (text, line, several) in [
             ("train.py", "train.py", "train.py"),
             ("Müller/火.py", "Müller/火.py", "Müller/火.py"),

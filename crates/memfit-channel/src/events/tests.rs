@@ -112,7 +112,7 @@ fn a_killed_process_loses_nothing() {
 }
 
 #[test]
-fn what_is_not_a_log_is_said_to_be_none() {
+fn other_files_are_refused_as_logs() {
     assert_eq!(parse(b"").1, [Problem::NotALog]);
     assert_eq!(parse(&[0; HEADER_BYTES]).1, [Problem::NotALog]);
     let mut other = vec![0; HEADER_BYTES];

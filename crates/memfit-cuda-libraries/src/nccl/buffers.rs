@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_environment_sets_scales_what_was_seen() {
+    fn environment_settings_scale_the_measured_buffers() {
         let (low, typical) = (Bytes::from_mib(100), Bytes::from_mib(600));
         let seen = Interval { low, typical, high: Bytes::from_mib(1200) };
         let with = |settings: &[(&str, u64)], peer_link| {

@@ -80,7 +80,7 @@ mod tests {
     proptest! {
         /// For any order of takes and returns, nothing is handed out twice and nothing is lost.
         #[test]
-        fn what_is_taken_is_apart_and_all_comes_back(
+        fn taken_ranges_do_not_overlap_and_can_all_be_returned(
             steps in proptest::collection::vec((1..600u64, 0..5u32, any::<bool>(), any::<prop::sample::Index>()), 1..120),
         ) {
             const RANGES: [(u64, u64); 2] = [(0x1000, 0x3000), (0x8000, 0x2000)];

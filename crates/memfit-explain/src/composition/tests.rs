@@ -140,7 +140,7 @@ fn a_training_step_is_told_apart() {
 }
 
 #[test]
-fn what_dies_within_its_call_is_temporary_and_what_outlives_it_an_activation() {
+fn blocks_freed_within_their_call_are_temporary_and_others_activations() {
     let track = finish(&mut training()).track();
     let category_at = |address| {
         let block = track.blocks().iter().find(|block| block.address == address).unwrap();
@@ -170,7 +170,7 @@ fn a_model_without_modules_has_activations_too() {
 }
 
 #[test]
-fn what_is_made_and_freed_between_phases_is_temporary_and_a_batch_made_ahead_an_input() {
+fn blocks_freed_between_phases_are_temporary_and_batches_made_ahead_are_inputs() {
     let mut script = Script::default();
     // A mask that is freed before the forward pass, the batch, and a tensor that stays.
     script.alloc(0x10_0000, 4096).alloc(0x20_0000, 3000).alloc(0x30_0000, 512).free(0x10_0000);

@@ -155,7 +155,7 @@ fn growing(steps: u32, each: u64) -> Track {
 }
 
 #[test]
-fn what_grows_is_named_before_the_card_is_full() {
+fn growing_memory_is_named_before_the_card_is_full() {
     let each = 64 << 20;
     let explanation = explained(&growing(5, each), Some(each * 12), "").unwrap();
     assert_eq!(explanation.cause, Cause::Leaking);
@@ -288,7 +288,7 @@ fn collecting(rounds: u32, each: u64) -> Track {
 }
 
 #[test]
-fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
+fn tensors_recreated_larger_each_step_count_as_growth() {
     let explanation = explained(&collecting(12, 1 << 27), Some(2 << 30), "").unwrap();
     assert_eq!(explanation.cause, Cause::GrowingCache, "{:?}", explanation.considered);
     let [leak] = &explanation.leaks[..] else { panic!("{:?}", explanation.leaks) };
@@ -375,7 +375,7 @@ fn unwound(unwinds: bool) -> Track {
 }
 
 #[test]
-fn what_goes_as_the_exception_unwinds_is_judged_at_the_failing_request() {
+fn blocks_freed_while_the_exception_unwinds_are_judged_at_the_failing_request() {
     let of = |track: &Track| {
         let explained = explained(track, Some(4 << 30), "").unwrap();
         explained.holders.iter().map(|holder| (holder.name.clone(), holder.bytes)).collect::<Vec<_>>()

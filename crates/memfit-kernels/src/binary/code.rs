@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_not_known() {
+    fn code_without_an_end_is_unknown() {
         for bytes in [vec![], vec![0; 64], text(&[LOAD_64, BRANCH]), vec![0xff; 40]] {
             assert_eq!(Code::parse(&bytes), Code::default());
         }

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_turns_nothing() {
+    fn invalid_orientations_rotate_nothing() {
         for value in [0, 9, 65535] {
             assert_eq!(orientation(&block(true, 0x0112, value)), 1);
         }

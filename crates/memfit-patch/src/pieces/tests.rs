@@ -31,7 +31,7 @@ fn a_sum_is_weighted_as_a_whole() {
 }
 
 #[test]
-fn what_counts_up_does_so_once_for_a_batch() {
+fn counters_count_once_per_batch() {
     let text = round(
         "step += 1\nout = model(images)\nloss = F.cross_entropy(out, labels)\nlosses.append(loss.item())\ncorrect += (out.argmax(1) == labels).sum().item()\nif step % 10 == 0:\n    print(loss.item())\nloss.backward()\noptimizer.step()\noptimizer.zero_grad()\n",
     );
@@ -39,7 +39,7 @@ fn what_counts_up_does_so_once_for_a_batch() {
 }
 
 #[test]
-fn what_is_made_of_the_batch_is_joined_and_what_is_not_is_made_once() {
+fn values_of_the_batch_are_joined_and_others_are_computed_once() {
     let text = round(
         "images, labels = images.to(device), labels.to(device)\nlam = beta.sample()\nmixed = lam * images + (1 - lam) * images.flip(0)\nout = model(mixed)\nloss = F.cross_entropy(out, labels)\nloss.backward()\noptimizer.step()\naccuracy = (out.argmax(1) == labels).float().mean()\n",
     );

@@ -76,7 +76,7 @@ fn training(keeps: &str, after: &str) -> String {
 }
 
 #[test]
-fn what_is_collected_goes_without_its_graph_and_off_the_card() {
+fn collected_tensors_are_detached_and_moved_to_the_host() {
     for (keeps, after, expected) in [
         ("history.append(out)", "print(len(history))", "history.append(out.detach().cpu())"),
         ("history.append((1, out))", "", "history.append((1, out.detach().cpu()))"),
@@ -435,7 +435,7 @@ fn left_over(text: &str, at: &[&str], gradients: bool) -> Result<Change, Refusal
 }
 
 #[test]
-fn what_a_round_leaves_goes_at_its_end() {
+fn leftovers_of_an_iteration_are_deleted_at_its_end() {
     let text =
         training("with torch.no_grad():\n            heat = up(out)\n        print(heat.max())", "print(1)");
     let change = left_over(&text, &["out = model", "heat = up", "loss = crit"], false).unwrap();

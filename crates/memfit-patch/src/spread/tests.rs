@@ -65,7 +65,7 @@ fn a_sharded_training_starts_its_group_and_loads_its_part() {
 }
 
 #[test]
-fn what_a_few_lines_would_make_wrong_is_refused() {
+fn changes_that_a_few_lines_cannot_make_are_refused() {
     let eight = Parallel { shard: 8, ..Parallel::default() };
     let check = |text: &str, parallel: Parallel, why: &str| {
         let patched = changed(text, parallel);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_counts_upward_and_downward() {
+    fn measurements_correct_predictions_upward_and_downward() {
         let training = Training { batch: 10, parameters: 100, ..Training::default() };
         let peak = Expected { device_upper: 1100, reserved: 1100, ..Expected::default() };
         let mut rise =

@@ -142,7 +142,7 @@ fn pretended() -> Pretended {
 }
 
 #[test]
-fn what_fits_is_left_alone() {
+fn fitting_trainings_need_no_plan() {
     let mut trial = Pretended { budget: 100 * GIB, ..pretended() };
     let answer = search(&mut trial, &limits(100 * GIB, Label::Precision)).unwrap().unwrap();
     assert_eq!(answer.verdict, Verdict::FitsAsIs);
@@ -267,7 +267,7 @@ fn a_change_gets_the_best_plan_that_it_can_carry() {
 }
 
 #[test]
-fn what_saves_only_once_activations_are_gone_is_found() {
+fn savings_that_show_only_after_checkpointing_are_found() {
     // With the whole batch, activations determine the peak; with recomputation, gradients do.
     let mut trial = Pretended {
         in_turn: true,
@@ -314,7 +314,7 @@ impl Trial for Tuned {
 }
 
 #[test]
-fn what_does_more_harm_is_taken_only_where_nothing_milder_fits() {
+fn harmful_levers_are_used_only_if_nothing_milder_fits() {
     let levers = [Lever::EightBitOptimizer, Lever::Adafactor, Lever::Lora, Lever::ResizeBeforeUpload];
     let tuned = |budget: u64, without: &[Lever]| {
         // One sample, one block: nothing can be divided or recomputed.
@@ -421,7 +421,7 @@ fn where_nothing_fits_it_says_what_would() {
 }
 
 #[test]
-fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
+fn costly_levers_are_tried_if_memory_is_short_and_their_price_is_reported() {
     // The weights' gradients and the optimizer state alone exceed the GPU.
     let short = Pretended { state: 4 * GIB, trained: 2 * GIB, budget: 6 * GIB, ..pretended() };
     let mut trial = short.clone();

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_told_from_what_was_not() {
+    fn written_bytes_are_told_apart_from_untouched_ones() {
         let mut whole = canary(Kind::Int);
         write(&mut whole, &[0xa5, 0x5a, 0, 1]);
         assert_eq!(whole.judge(), Ok(()), "a value may hold a byte of the filling");

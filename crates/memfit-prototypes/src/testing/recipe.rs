@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_an_error() {
+    fn unreadable_recipes_are_errors() {
         for text in ["call", "call(", "call(a b)", "call(+)"] {
             assert!(parse_call(text).is_err(), "{text} was read");
         }

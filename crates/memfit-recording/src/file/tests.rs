@@ -132,7 +132,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_recording_is_said_to_be_none() {
+fn other_files_are_refused_as_recordings() {
     assert!(matches!(read(b"").unwrap_err(), RecordingError::NotARecording));
     assert!(matches!(read(b"PK\x03\x04 and so on and on").unwrap_err(), RecordingError::NotARecording));
     let mut later = written(&Recording::default());

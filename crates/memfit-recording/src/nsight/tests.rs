@@ -55,7 +55,7 @@ fn damage_is_told_and_nothing_worse() {
 }
 
 #[test]
-fn what_is_no_export_says_why() {
+fn other_databases_are_refused_with_the_reason() {
     let error = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
     assert_eq!(
         error(b"SQLite format 3\0"),

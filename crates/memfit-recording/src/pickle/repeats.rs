@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_short_or_something_else_is_no_list_to_remember() {
+    fn only_whole_long_lists_are_remembered() {
         let whole = list(&(300..320).collect::<Vec<_>>());
         for end in 0..whole.len() {
             assert!(Body::parse(&whole[..end]).is_none(), "{end}");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn memory_for_repeats_is_bounded() {
         let mut repeats = Repeats::default();
         let elements: Vec<u32> = (1000..21_000).collect();
         for first in 0..300 {

@@ -80,7 +80,7 @@ fn packed_files_are_unpacked_on_the_fly() {
 }
 
 #[test]
-fn what_is_packed_and_cut_off_is_used_as_far_as_it_goes() {
+fn truncated_archives_are_read_up_to_the_cut() {
     let packed = zstd::encode_all(SMALL, 3).unwrap();
     let mut ends = 0;
     for length in 5..packed.len() {
@@ -94,7 +94,7 @@ fn what_is_packed_and_cut_off_is_used_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_unpacks_to_far_more_than_it_is_ends_there() {
+fn decompression_bombs_are_refused() {
     // One endless line: the part beyond the maximum length is not searched.
     let line = vec![b'x'; 1 << 20];
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
@@ -107,7 +107,7 @@ fn what_unpacks_to_far_more_than_it_is_ends_there() {
 }
 
 #[test]
-fn what_cannot_be_read_says_why() {
+fn unreadable_sources_are_refused_with_the_reason() {
     for (bytes, text) in [
         (&b""[..], "the file is empty"),
         (b"PK\x03\x04and more", "the file is a zip archive, which memfit cannot read"),

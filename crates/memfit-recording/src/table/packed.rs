@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_pushed_and_set_is_got(values: Vec<u64>, changes: Vec<(prop::sample::Index, u64)>) {
+        fn packed_values_are_those_pushed_and_set(values: Vec<u64>, changes: Vec<(prop::sample::Index, u64)>) {
             let mut expected = values.clone();
             let (mut fine, mut coarse, mut addresses) = (Packed::<0>::default(), Packed::<9>::default(), Addresses::default());
             for value in &values {

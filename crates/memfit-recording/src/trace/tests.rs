@@ -75,7 +75,7 @@ fn memory_events_and_annotations_become_a_recording() {
 }
 
 #[test]
-fn what_memfit_writes_for_chrome_it_reads() {
+fn exported_chrome_traces_can_be_read_again() {
     let text =
         trace(&[event(10.0, 4096, 512, 512), event(20.0, 8192, 512, 1024), event(30.0, 4096, -512, 512)]);
     let (first, _) = read(text.as_bytes()).unwrap();
@@ -108,7 +108,7 @@ fn a_trace_that_breaks_off_is_used_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_is_no_trace_says_why() {
+fn other_json_is_refused_as_a_trace_with_the_reason() {
     for (text, why) in [
         ("{\"traceEvents\": []}", "it has no events"),
         (

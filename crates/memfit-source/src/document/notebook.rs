@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_notebook_is_refused() {
+    fn other_json_is_refused_as_a_notebook() {
         assert!(snippets(&"{".into()).is_err());
         assert!(snippets(&"[]".into()).is_err());
         assert!(snippets(&"{}".into()).unwrap().is_none());

@@ -550,7 +550,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_one_way_knows_is_not_known() {
+    fn value_known_in_one_branch_only_is_unknown() {
         let a = Value::tensor(Graph::one(1)).with_flags(Flags::SCALAR);
         let b = Value::tensor(Graph::none());
         let either = a.either(&b);

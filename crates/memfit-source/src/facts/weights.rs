@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_twice_is_apart_and_what_was_named_twice_may_be_one() {
+    fn two_models_are_distinct_and_two_names_may_be_one_model() {
         let model = |parent: Option<u32>, made| Model {
             parent: parent.map(ModelId),
             made,

@@ -126,7 +126,7 @@ fn the_cache_is_emptied_before_what_is_new_and_where_it_is_tight() {
 }
 
 #[test]
-fn what_runs_again_and_again_is_not_asked_about() {
+fn repeated_sizes_do_not_query_the_free_memory() {
     let mut controller = controller(Settings { careful: true, micro_batch: Some(8), ..Settings::default() });
     for step in 0..4 {
         controller.arrive("shape", 10, 20, None, 20.0).expect("a batch");
@@ -230,7 +230,7 @@ fn one_sample_that_fails_where_more_fitted_is_tried_again() {
 }
 
 #[test]
-fn what_is_not_memory_is_not_tried_again() {
+fn errors_other_than_memory_are_not_retried() {
     let mut controller = controller(Settings::default());
     controller.arrive("shape", 1, 4, None, 4.0).expect("a batch");
     controller.next(0, || None);

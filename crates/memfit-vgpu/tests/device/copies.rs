@@ -66,7 +66,7 @@ fn a_range_beyond_its_block_is_refused() {
 }
 
 #[test]
-fn what_was_uploaded_comes_back() {
+fn uploaded_bytes_are_downloaded_unchanged() {
     enter();
     let device = malloc(MIB);
     let sent: Vec<u8> = (0..=255).collect();

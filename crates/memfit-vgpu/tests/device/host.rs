@@ -35,7 +35,7 @@ fn pointers_tell_what_they_are() {
 }
 
 #[test]
-fn what_is_not_known_of_a_card_reads_as_zeros_in_page_locked_memory() {
+fn unknown_contents_read_as_zeros_in_page_locked_memory() {
     enter();
     let size = 4 * MIB;
     let device = malloc(size);

@@ -28,7 +28,7 @@ fn streams_return_the_flags_and_priority_they_were_created_with() {
 }
 
 #[test]
-fn what_is_not_a_stream_or_an_event_is_refused_everywhere() {
+fn invalid_streams_and_events_are_refused_by_every_call() {
     enter();
     let dead = out(cudaStreamCreate);
     assert_eq!(cudaStreamDestroy(dead), 0);

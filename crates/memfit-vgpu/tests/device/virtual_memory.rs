@@ -77,7 +77,7 @@ fn a_segment_grows_piece_by_piece_and_is_one_range() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_mappings_are_refused() {
     let _alone = alone();
     let (space, handle, mut other) = (reserve(100 * MIB), create(4 * MIB), 0);
     for (address, size, offset, with) in [

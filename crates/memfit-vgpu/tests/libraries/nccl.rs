@@ -226,7 +226,7 @@ fn a_part_that_nobody_sizes_has_the_size_of_the_whole() {
 }
 
 #[test]
-fn what_finds_no_room_on_the_board_is_told() {
+fn message_that_does_not_fit_on_the_board_is_reported() {
     enter();
     let id = new_id();
     let both = std::sync::Barrier::new(2);

@@ -62,7 +62,7 @@ mod tests {
     use crate::Training;
 
     #[test]
-    fn what_a_script_compiles_itself_is_not_compiled_once_more() {
+    fn models_that_the_script_compiles_are_not_compiled_again() {
         let of = |compiled: bool, compiles: bool| {
             let training = Training { optimizes: true, compiled, ..Training::default() };
             sense(&Situation { compiles, ..Situation::new(&training) })

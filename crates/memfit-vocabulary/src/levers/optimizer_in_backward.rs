@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_gradients_after_one_backward_is_not_updated_in_it() {
+    fn trainings_that_need_gradients_after_a_backward_are_not_updated_in_it() {
         let one = Training { backwards: 1, ..Training::default() };
         assert!(decision(one.clone()).starts_with("Try"), "{}", decision(one));
         for (training, text) in [

@@ -16,7 +16,7 @@ fn exclusion_goes_both_ways_and_none_excludes_itself() {
 }
 
 #[test]
-fn what_harms_more_than_digits_is_another_training() {
+fn levers_that_harm_more_than_rounding_change_the_training() {
     for lever in Lever::ALL {
         assert!(lever.harm() == Harm::Digits || lever.label() == Label::ChangesTraining, "{lever}");
     }
@@ -69,7 +69,7 @@ fn a_pair_is_stated_once() {
 }
 
 #[test]
-fn what_a_plan_applies_says_what_it_does() {
+fn applied_levers_have_a_description() {
     for lever in Lever::ALL {
         let declared = lever.declaration();
         assert_eq!(declared.stage == Stage::ByHand, declared.docs.effect.is_empty(), "{lever}");
@@ -115,7 +115,7 @@ fn nothing_is_tried_on_what_is_not_there() {
 }
 
 #[test]
-fn what_saves_bytes_saves_none_of_nothing() {
+fn savings_of_nothing_are_zero() {
     for lever in Lever::ALL {
         if let Some(saves) = lever.declaration().saves {
             assert_eq!(saves(&Held::default()), 0, "{lever}");

@@ -96,7 +96,7 @@ fn a_line_of_another_file_does_not_hide_the_line_that_keeps() {
 }
 
 #[test]
-fn what_the_script_itself_makes_between_calls_of_modules_is_no_graph() {
+fn tensors_that_the_script_creates_between_module_calls_are_no_graph() {
     let mut run = Growing::default();
     let module = run
         .stack(&[("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2), ("train.py", "train", 7)]);

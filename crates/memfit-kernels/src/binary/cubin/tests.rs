@@ -134,7 +134,7 @@ fn registers_of_older_images_are_beside_the_code() {
 }
 
 #[test]
-fn what_is_no_image_has_no_kernels() {
+fn other_bytes_have_no_kernels() {
     for bytes in [&b""[..], b"\x7fELF", &[0; 256], b".version 8.0\n.target sm_80"] {
         assert!(functions(bytes).is_empty());
     }

@@ -117,7 +117,7 @@ fn functors_compute_what_their_names_say() {
 }
 
 #[test]
-fn what_is_not_modelled_still_tells_its_types() {
+fn unmodelled_functors_still_show_their_types() {
     let name = "at::native::BinaryFunctor<float, float, float, at::native::copysign_kernel_cuda(T&)::{lambda(float, float)#1}>";
     let functor = Functor::from_cpp(name).unwrap();
     assert_eq!((functor.rule, functor.output, functor.inputs.len()), (None, Type::F32, 2));

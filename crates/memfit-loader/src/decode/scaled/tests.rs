@@ -53,7 +53,7 @@ fn ours(bytes: &[u8], by: usize, region: Option<Rect>) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_is_sampled_unusually_or_has_inks_is_left_to_the_library() {
+fn unusual_sampling_and_inks_are_left_to_the_library() {
     let size = (33, 21);
     for sampling in [SamplingFactor::F_1_2, SamplingFactor::F_4_1] {
         assert_eq!(ours(&jpeg(size, sampling, 90, 0, ColorType::Rgb), 8, None), None);
@@ -163,7 +163,7 @@ mod beside_the_library {
 
         /// Damaged files that the decoder accepts decode to the library's pixels.
         #[test]
-        fn what_it_takes_is_what_the_library_makes_of_it(
+        fn decoded_pixels_equal_those_of_the_library(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
             interval in 0_u16..4,
         ) {

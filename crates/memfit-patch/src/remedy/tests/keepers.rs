@@ -92,7 +92,7 @@ fn the_line_that_makes_a_private_pool_is_found_if_it_was_reached() {
 }
 
 #[test]
-fn what_a_generator_hands_out_is_dropped_by_the_loop_that_gets_it_as_well() {
+fn values_of_a_generator_are_also_dropped_by_the_loop_that_gets_them() {
     const GENERATOR: &str = "\
 def extract(names):
     for name in names:

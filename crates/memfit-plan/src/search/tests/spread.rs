@@ -242,7 +242,7 @@ fn levers_are_added_where_no_spread_fits() {
 }
 
 #[test]
-fn what_cannot_be_spread_is_planned_for_one_gpu_with_the_reason() {
+fn trainings_that_cannot_be_spread_are_planned_for_one_gpu_with_the_reason() {
     let mut world = World { couples_samples: true, model: GIB, ..World::new() };
     let answer = spread(&mut world, 1);
     assert!(why(&answer).contains("batch normalisation"), "{}", why(&answer));
@@ -263,7 +263,7 @@ fn a_last_rank_that_never_fits_refutes_the_plan() {
 }
 
 #[test]
-fn what_does_not_fit_on_the_last_rank_gives_way_to_the_next_plan() {
+fn plans_that_do_not_fit_on_the_last_rank_are_replaced_by_the_next() {
     // Replicas just fit, and shards would leave room for the last rank's additional bytes.
     let mut world = World { model: 3 * GIB, budget: 13 * GIB, last: GIB, ..World::new() };
     let answer = spread(&mut world, 1);

@@ -246,7 +246,7 @@ fn the_whole_model_goes_in_fewer_pieces_where_it_keeps_less() {
 }
 
 #[test]
-fn what_makes_its_own_batches_gets_fewer_pieces_with_a_share_too() {
+fn scripts_with_batches_of_their_own_get_fewer_micro_batches_with_a_share_too() {
     // Fifteen samples can only form one, three, five or fifteen micro-batches.
     let names = vec!["batch_size".to_owned()];
     let mut trial = Fused { names, batch: 15, each: 200.0, again: [5.0, 5.0], budget: 2 * GIB, ..fused() };
