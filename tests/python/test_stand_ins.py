@@ -408,7 +408,7 @@ def test_the_checkpoints_of_torchtune_are_stood_in_for(tmp_path: Path) -> None:
     assert answer.said == {"kept": ["bias", "weight"], "loaded": "<All keys matched successfully>"}, (
         answer.output
     )
-    assert noted(answer, "model-1.safetensors", "is not here"), answer.report["fidelity"]["notes"]
+    assert noted(answer, "model-1.safetensors", "does not exist"), answer.report["fidelity"]["notes"]
 
 
 MMPRETRAIN = """

@@ -80,7 +80,7 @@ pub(super) fn sentence(cause: Cause) -> &'static str {
         Cause::None => "nothing ran out of memory, and nothing grows",
         Cause::TooBig => "a step's tensors need more memory than the GPU has",
         Cause::Fragmented => "enough memory was free, but in pieces that were too small",
-        Cause::Leaking => "memory grows with each step (a leak)",
+        Cause::Leaking => "memory leaks: it grows with each step",
         Cause::RetainedGraph => "each step keeps its whole autograd graph",
         Cause::TwoBatchesAlive => "one step's tensors are still allocated while the next step runs",
         Cause::EvaluationWithGradients => "an evaluation saves activations that only a backward pass needs",

@@ -94,7 +94,7 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     out.push_str(&canvas.wrapped(
         "  Cause: ",
         BOLD,
-        &format!("{sentence} ({cause}; `memfit explain --cause {cause}` has more)"),
+        &format!("{sentence} (more: `memfit explain --cause {cause}`)"),
     ));
     if !report.fixes.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, super::explain::REMEDIES));

@@ -75,7 +75,7 @@ class SyntheticWeights:
         def load_or_stand_in(f, *args, **kwargs):
             if isinstance(f, (str, os.PathLike)):
                 if not os.path.exists(f):
-                    note(f"`{os.fspath(f)}` is not here, and taken for whatever it is loaded into")
+                    note(f"`{os.fspath(f)}` does not exist: what loads it keeps its own values")
                     return Missing(os.fspath(f))
                 if kwargs.get("mmap") is None and zipfile.is_zipfile(f):
                     # The file's pages are only read on access, and a virtual device reads none.
@@ -95,7 +95,7 @@ class SyntheticWeights:
 
         @functools.wraps(original)
         def from_url(url, *args, **kwargs):
-            note(f"`{url}` was not downloaded, and taken for whatever it is loaded into")
+            note(f"`{url}` was not downloaded: the model keeps its initial weights")
             return Missing(url)
 
         hub.load_state_dict_from_url = from_url
@@ -110,7 +110,7 @@ class SyntheticWeights:
         def load_file(filename, *args, **kwargs):
             if os.path.exists(filename):
                 return original(filename, *args, **kwargs)
-            note(f"`{os.fspath(filename)}` is not here, and taken for whatever it is loaded into")
+            note(f"`{os.fspath(filename)}` does not exist: what loads it keeps its own values")
             return Missing(os.fspath(filename))
 
         module.load_file = load_file
@@ -121,7 +121,7 @@ class SyntheticWeights:
 
             @functools.wraps(original)
             def load_pretrained(model, *args, **kwargs):
-                note("a pretrained model of timm keeps the weights that it was made with")
+                note("a pretrained model of timm keeps its initial weights")
 
             module.load_pretrained = load_pretrained
 
@@ -137,7 +137,7 @@ class SyntheticWeights:
                 missing = next((path for path in paths if not os.path.exists(path)), None)
                 if missing is None:
                     return original(checkpointer, *args, **kwargs)
-                note(f"`{missing}` is not here, and taken for whatever it is loaded into")
+                note(f"`{missing}` does not exist: what loads it keeps its own values")
                 # A recipe starts with the weights alone; the rest is of a training run that is resumed.
                 return {"model": Missing(missing)}
 
@@ -377,4 +377,4 @@ class Missing(dict):
         return True
 
     def __repr__(self):
-        return f"<memfit: {self.name} is not here>"
+        return f"<memfit: {self.name} does not exist>"
