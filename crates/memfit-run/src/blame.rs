@@ -169,8 +169,7 @@ mod tests {
 
     #[test]
     fn a_file_error_is_about_the_file_that_it_quotes() {
-        let note =
-            "synthetic weights: `models/vgg.pth` does not exist: what loads it keeps its own values";
+        let note = "synthetic weights: `models/vgg.pth` does not exist: what loads it keeps its own values";
         let missing = |path: &str| format!("[Errno 2] No such file or directory: '{path}'");
         assert!(names_file(note, &missing("/home/me/models/vgg.pth")));
         assert!(names_file(note, &missing("models/")));
