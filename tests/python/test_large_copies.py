@@ -1,10 +1,15 @@
-"""Large copies to the host of values that nobody computed: masks, and what is blamed on the others."""
+"""Large copies to the host of values that nobody computed: masks, sizes, and what is blamed on the others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
 from support import on_device
+from tiers import first
+
+PROBE = Path(__file__).resolve().parents[2] / "python" / "memfit" / "_probe"
 
 COPIED = """
     rays = torch.rand(20_000, 3)
@@ -29,7 +34,71 @@ def test_failures_from_large_copies_of_unknown_values_are_blamed_on_them(tmp_pat
     assert problem["kind"] == "exception-after-change", problem
     assert "expected a non-empty list" in problem["message"], problem
     lines = problem["message"].partition("(at ")[2].partition(")")[0].split(", ")
-    assert [line.rpartition("/")[2] for line in lines] == [
-        "script.py:23 in <listcomp>",
-        "script.py:26 in <module>",
-    ], problem
+    assert [line.rpartition("/")[2] for line in lines] == ["script.py:26 in <module>"], problem
+
+
+# How many of the scores exceed a half, as people count on the host.
+COUNTS = {
+    "one by one": "sum(bool(each > 0.5) for each in scores[:2000].cpu())",
+    "by device": "int((scores.to('cpu').numpy() > 0.5).sum())",
+    "copied into": "int((torch.empty_like(scores, device='cpu').copy_(scores) > 0.5).sum())",
+    "as a list": "sum(each > 0.5 for each in scores.tolist())",
+    "forced": "int((scores.numpy(force=True) > 0.5).sum())",
+    "sent up again": "int((scores.cpu().to(device) > 0.5).sum())",
+    "ranked": "int(scores.argsort().cpu()[0]) + 1",
+    "transposed": "int((scores.view(100, 40).T.cpu() > 0.5).sum())",
+}
+COUNTED = """
+    model = torch.nn.Linear(64, 1).to(device)
+    scores = model(torch.randn(4000, 64, device=device)).sigmoid().flatten().detach()
+    kept = torch.zeros(COUNT, 1000, device=device)
+"""
+
+
+@pytest.mark.parametrize("name", first(COUNTS, besides=["by device", "forced", "ranked"]))
+def test_sizes_from_copied_data_are_unknown(name: str, tmp_path: Path) -> None:
+    answer = on_device(COUNTED.replace("COUNT", COUNTS[name]), tmp_path)
+    report = answer.report
+    assert report["verdict"] == "unknown", (report["problem"], report["fidelity"])
+    assert report["problem"]["kind"] == "number-read-back"
+    assert "script.py:" in report["problem"]["message"]
+
+
+HARMLESS = {
+    "shown": "print(scores.cpu().mean(), scores.cpu().numpy().max())",
+    "known": "x = torch.randn(4000).to(device); kept = torch.zeros(int((x.cpu() > 0).sum()), 9, device=device)",
+    "known and transposed": (
+        "x = torch.randn(50, 80).to(device); kept = torch.zeros(int((x.T.cpu() > 0).sum()), 9, device=device)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_copied_data_without_effect_on_memory_leave_the_verdict(name: str, tmp_path: Path) -> None:
+    code = COUNTED.replace("kept = torch.zeros(COUNT, 1000, device=device)", HARMLESS[name])
+    report = on_device(code, tmp_path).report
+    assert report["verdict"] == "fits", (report["problem"], report["fidelity"])
+    effects = [
+        each["bytes"] for each in report["fidelity"]["effects"] if "copied to the host" in each["what"]
+    ]
+    assert effects == ([0] if name == "shown" else [])
+
+
+def test_other_data_have_the_shape_and_type_of_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROBE))
+    from memfit_probe.other_data import instead_of
+
+    for number, classes, least in ((1032, {0, 1, 2}, -8.0), (7, {0, 1}, 0.0)):
+        floats = instead_of(torch, torch.zeros(30, 40), number)
+        assert floats.shape == (30, 40)
+        assert floats.min() >= least
+        assert (floats > 0.5).float().mean() > 0.3
+        assert (floats < 0.5).float().mean() > 0.3
+        halves = instead_of(torch, torch.zeros(40, dtype=torch.float16), number)
+        assert halves.dtype == torch.float16
+        assert halves.unique().numel() > 9
+        array = torch.zeros(9, dtype=torch.int64).numpy()
+        assert instead_of(torch, array, number) is array
+        assert set(array.tolist()) == classes
+        assert instead_of(torch, [[0.0] * 3] * 2, number) != [[0.0] * 3] * 2
+    assert (instead_of(torch, torch.zeros(99), 1032) < 0).any()

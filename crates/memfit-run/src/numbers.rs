@@ -47,7 +47,12 @@ impl Numbers {
         } else {
             Self::Harmless
         };
-        if numbers == Self::Harmless { Self::test_conditions(assumed, run) } else { Ok(numbers) }
+        let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
+        if numbers == Self::Harmless && has_conditions {
+            Self::test_conditions(assumed, run)
+        } else {
+            Ok(numbers)
+        }
     }
 
     /// Determines the effect of numbers, by runs in which they are not 0.

@@ -45,6 +45,8 @@ pub enum Assumption {
     UnknownNumber,
     /// Unknown floating-point numbers that the script used for more than printing or summing.
     DecidingNumber,
+    /// Data that only a GPU can compute, copied to the host: more than a few numbers.
+    CopiedData,
     /// Unknown numbers that may be integers.
     UnknownInteger,
     /// A value that another process of the run got by an assumption.

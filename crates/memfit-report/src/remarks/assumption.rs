@@ -57,6 +57,9 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
             "a value that only a GPU can compute, which the script compares, rounds or copies to the host; taken as 0",
             Stake::Number,
         ),
+        Assumption::CopiedData => {
+            ("data that only a GPU can compute, copied to the host; taken as zeros", Stake::Number)
+        }
         Assumption::UnknownInteger => {
             ("an integer that only a GPU can compute, read by the script and taken as 0", Stake::Number)
         }

@@ -6,16 +6,20 @@ otherwise here. An unknown floating-point value is followed until something depe
 
 import ctypes
 import functools
+import os
 import sys
 import threading
 
-from . import asserts, assumed_lines, channel, device, flows, imports, unknown_floats
+from . import asserts, assumed_lines, channel, device, flows, imports, other_data, unknown_floats
 from .oom import frames_here, stack
+from .uncaught import HERE
 
 # Methods of `torch.Tensor` that return values which can be followed, ...
 FOLLOWED = ("item", "tolist")
 # ... and those that return a CPU tensor, a plain number or a boolean, whose use cannot be seen.
 UNFOLLOWED = ("cpu", "__float__", "__bool__")
+# Other methods that copy from the GPU: what they copy is data, not a number.
+COPYING = ("to", "numpy")
 # These convert any value to an integer.
 INTEGERS = ("__int__", "__index__")
 # Larger reads are reads of data to the device.
@@ -28,8 +32,11 @@ REPEATED = frozenset(10**power for power in range(3, 10))
 MAX_FLIPS = 3
 # The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
 DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
-# Larger copies are not compared with what the device knows, and masks among them stay as they are.
-MAX_COPY_BYTES = 1 << 26
+COPIED = b"copied-data"
+# Bytes that are compared with what the device knows at once.
+PIECE_BYTES = 1 << 26
+# The folder of memfit.
+PACKAGE = os.path.dirname(os.path.dirname(HERE)) + os.sep
 
 
 def arm(session):
@@ -49,6 +56,7 @@ class Reads:
         self.known = known
         torch = session.torch
         self.plain = (torch.Tensor, torch.nn.Parameter)
+        self.library = os.path.dirname(torch.__file__) + os.sep
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         self.number = unknown_floats.kind(self.decides, self.condition)
         # Number of conditions on unknown values at each place.
@@ -56,7 +64,7 @@ class Reads:
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
         # Places that copied much data to the host, which are zeros where nobody computed them.
-        self.copies = {}
+        self.copies = set()
         # Assumed reads of each place since the last complete step, whose number comes first.
         self.step, self.repeats = 0, {}
         # A compiler depends on the types of numbers.
@@ -66,6 +74,9 @@ class Reads:
         tensor = self.session.torch.Tensor
         for name in (*FOLLOWED, *UNFOLLOWED, *INTEGERS):
             setattr(tensor, name, self._watched(name, getattr(tensor, name)))
+        for name in COPYING:
+            setattr(tensor, name, self._copying(getattr(tensor, name)))
+        tensor.copy_ = self._copying_into(tensor.copy_)
         imports.before_compiling(self._leave)
 
     def _leave(self):
@@ -101,23 +112,73 @@ class Reads:
 
         return read
 
+    def _copying(self, original):
+        @functools.wraps(original)
+        def copy(tensor, *args, **kwargs):
+            result = original(tensor, *args, **kwargs)
+            if type(tensor) in self.plain and tensor.is_cuda and not getattr(result, "is_cuda", False):
+                return self._copied_large(tensor, result)
+            return result
+
+        return copy
+
+    def _copying_into(self, original):
+        @functools.wraps(original)
+        def copy(target, source, *args, **kwargs):
+            result = original(target, source, *args, **kwargs)
+            if type(source) in self.plain and source.is_cuda and not target.is_cuda:
+                self._copied_large(source, target)
+            return result
+
+        return copy
+
+    def _copied_large(self, tensor, result):
+        # The device asks for the type of smaller ones.
+        if tensor.nbytes <= MAX_BYTES or self.session.is_compiling():
+            return result
+        return self._copied(tensor, result)
+
     def _copied(self, tensor, result):
         """Record the place of a large copy to the host. Of a mask that nobody computed, as many entries are
-        true as the policy for sizes says.
+        true as the policy for sizes says; other data are zeros, or other numbers in a further run.
         """
         torch, known = self.session.torch, self.known
-        small = tensor.is_contiguous() and tensor.nbytes <= MAX_COPY_BYTES
-        contents = ctypes.create_string_buffer(tensor.nbytes) if small else None
-        if small and known.contents(tensor.data_ptr(), tensor.nbytes, contents):
+        if self._is_known(tensor):
+            return result
+        mask = tensor.dtype is torch.bool and type(result) is torch.Tensor and not result.is_cuda
+        if not mask and self._is_blind():
             return result
         if threading.current_thread() is threading.main_thread():
-            frames = frames_here()
-            self.copies.setdefault(flows.site(frames), next(iter(stack(frames)), None))
-        mask = small and tensor.dtype is torch.bool and type(result) is torch.Tensor and not result.is_cuda
-        if mask and not result.any():
+            self.copies.add(flows.site(frames_here()))
+        if not mask:
+            known.assumed(COPIED)
+            number = self.session.setup["others"]["number"]
+            return result if number is None else other_data.instead_of(torch, result, number)
+        if not result.any():
             known.assumed(TRUE_COUNT)
             result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
         return result
+
+    def _is_blind(self):
+        """Return `True` if PyTorch or memfit copies a tensor, for example to hold activations on the host:
+        they do not look at it.
+        """
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.startswith(HERE):
+            frame = frame.f_back
+        return frame is not None and frame.f_code.co_filename.startswith((PACKAGE, self.library))
+
+    def _is_known(self, tensor):
+        """Return `True` if the device knows all bytes between a tensor's first and last element."""
+        start, length = tensor.data_ptr(), tensor.nbytes
+        if not tensor.is_contiguous():
+            elements = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+            length = elements * tensor.element_size()
+        contents = ctypes.create_string_buffer(min(length, PIECE_BYTES))
+        return all(
+            self.known.contents(start + first, min(PIECE_BYTES, length - first), contents)
+            for first in range(0, length, PIECE_BYTES)
+        )
 
     def condition(self, truth):
         """Return a comparison's result, inverted if this run inverts it."""
@@ -158,11 +219,6 @@ class Reads:
     def may_reach(self, exception):
         """Return `False` if no assumed value can have reached the statement that raised an exception."""
         if self.copies and flows.may_reach(self.copies, exception.__traceback__):
-            # The script has ended: the lines are those of the copies.
-            self.known.on_assumed(device.ON_ASSUMED())
-            self.decides()
-            for place in list(filter(None, self.copies.values()))[: assumed_lines.MAX_LINES]:
-                channel.send("assumed", id=DECIDES.decode(), place=place)
             return True
         if self.known.assumptions() != self.located:
             # Some were read in ways that are not watched.
