@@ -2,8 +2,8 @@
 
 Most scripts read their loss only to print it, or to sum it for a printed mean, so nothing depends on it. Such
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
-becomes an integer, a number of numpy's, or is compared. Functions of `math` and PyTorch's constructors read the
-value without asking it, so it cannot be followed there.
+becomes an integer, a number of numpy's, or is compared. Functions of `math` and PyTorch's constructors read
+the value without asking it, so it cannot be followed there.
 """
 
 import math
