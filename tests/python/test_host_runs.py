@@ -26,7 +26,7 @@ SETUP = {
     "forward_steps": 0,
     "cover_full": False,
     "stacks": False,
-    "others": {"number": None, "conditions": None},
+    "others": {"number": None, "conditions": None, "times": 0},
     "seeded": True,
     "synthetic": {"weights": False, "data": None},
 }

@@ -185,3 +185,47 @@ def test_a_remedy_that_depends_on_such_a_number_is_not_proven(use: str, proven: 
     assert report["verdict"] == "oom"
     (card,) = [fix for fix in report["fixes"] if fix["lever"] == "larger-card"]
     assert (card["proof"] is not None) is proven
+
+
+REPEATED = """
+import torch
+from torch import nn
+model = nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4):
+    loss = model(torch.randn(512, 512, device="cuda")).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept, norm = [], loss.detach()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict", "mebibytes"),
+    [
+        # Each iteration keeps 8 MiB, and nothing shows how many there are.
+        ("while norm > 1e-3:\n        kept.append(torch.zeros(2 << 20, device='cuda'))", "unknown", None),
+        # Forty of them at most.
+        (
+            "for _ in range(40):\n        if norm > 1e-3:\n"
+            "            kept.append(torch.zeros(2 << 20, device='cuda'))",
+            "fits",
+            320,
+        ),
+    ],
+)
+def test_a_condition_that_is_met_again_and_again(
+    use: str, verdict: str, mebibytes: int | None, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(REPEATED.format(use))
+    report = invoke(
+        ["run", "--gpu", "a100-80gb", "--format", "json", "--", sys.executable, str(script)]
+    ).report
+    assert report["verdict"] == verdict, (report["problem"], report["fidelity"])
+    if mebibytes is None:
+        assert report["problem"]["kind"] == "number-read-back"
+    else:
+        assert report["peak"]["device_upper"] - report["peak"]["device"] >= (mebibytes - 20) << 20

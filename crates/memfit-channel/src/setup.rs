@@ -13,8 +13,11 @@ use crate::{ClockMode, HostTime, PROTOCOL, RunDir, ValuePolicy};
 pub struct OtherValues {
     /// Value of unknown integers in place of 0; unknown floating-point numbers differ as well.
     pub number: Option<u16>,
-    /// Conditions on unknown values that have the other truth value, the first few times at each place.
+    /// Conditions on unknown values that have the other truth value.
     pub conditions: Option<Inverted>,
+    /// How often a condition is inverted at each place. A loop may wait for it.
+    #[serde(default)]
+    pub times: u32,
 }
 
 /// Conditions that a repeated run inverts.

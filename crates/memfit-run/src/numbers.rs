@@ -14,6 +14,13 @@ use crate::watch::Ended;
 /// range for a list, or make a loop too long; then 7 is tried.
 const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 
+/// How often a condition at one place is inverted: first a few times, since a loop may wait for it.
+const FEW_TIMES: u32 = 3;
+/// If that needs more memory, each time may need more: then so often, ...
+const MANY_TIMES: u32 = 500;
+/// ... and, if that needs more still, so often, to tell a long loop from one that has no end.
+const MOST_TIMES: u32 = 1000;
+
 /// Effect of numbers that were read as zero, and of conditions on computed values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Numbers {
@@ -61,7 +68,7 @@ impl Numbers {
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
         let [large, small] =
-            OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), conditions: None });
+            OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), ..OtherValues::default() });
         let mut others = run(large)?;
         let mut found = Self::compare(assumed, &others);
         // A run that failed without running out of memory does not show the number's effect.
@@ -82,9 +89,10 @@ impl Numbers {
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let inverting = |inverted| OtherValues { number: None, conditions: Some(inverted) };
+        let inverting = |inverted, times| OtherValues { number: None, conditions: Some(inverted), times };
         let mut repeated = None;
-        let mut flipped = run(inverting(Inverted::All))?;
+        let mut inverted = Inverted::All;
+        let mut flipped = run(inverting(inverted.clone(), FEW_TIMES))?;
         let mut branches = Branches::new(&assumed.conditions, &flipped.conditions);
         let mut additional = 0;
         loop {
@@ -95,16 +103,42 @@ impl Numbers {
                 found = Self::compare_conditions(&again, &flipped);
                 repeated = Some(again);
             }
+            if matches!(found, Self::NeedsMore(_)) {
+                let base = repeated.as_ref().unwrap_or(assumed);
+                found =
+                    Self::test_repetition(base, &flipped, |times| run(inverting(inverted.clone(), times)))?;
+            }
             match found {
                 Self::Harmless => {}
                 Self::NeedsMore(bytes) => additional = bytes.max(additional),
                 _ => return Ok(found),
             }
             let Some(places) = branches.next() else { break };
-            flipped = run(inverting(Inverted::Only(places.clone())))?;
+            inverted = Inverted::Only(places.clone());
+            flipped = run(inverting(inverted.clone(), FEW_TIMES))?;
             branches.ran(&places, &flipped.conditions);
         }
         Ok(if additional > 0 { Self::NeedsMore(additional) } else { Self::Harmless })
+    }
+
+    /// Determines the additional memory if conditions are inverted more often than a few times. A loop that
+    /// waits for such a condition, and keeps something in each iteration, has no bound.
+    fn test_repetition(
+        assumed: &Facts,
+        few: &Facts,
+        mut run: impl FnMut(u32) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
+        let many = run(MANY_TIMES)?;
+        let found = Self::compare_conditions(assumed, &many);
+        if Self::compare_conditions(few, &many) == Self::Harmless || !matches!(found, Self::NeedsMore(_)) {
+            return Ok(if found == Self::Harmless { Self::compare_conditions(assumed, few) } else { found });
+        }
+        let most = run(MOST_TIMES)?;
+        Ok(match Self::compare_conditions(&many, &most) {
+            Self::Harmless => found,
+            Self::Unfinished => Self::Unfinished,
+            _ => Self::Decisive,
+        })
     }
 
     /// Additional bytes that the run with inverted conditions needed.

@@ -28,8 +28,6 @@ MAX_BYTES = 4096
 CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3, "complex128": 4}
 # Reads at one place within one step, after each of which it is reported.
 REPEATED = frozenset(10**power for power in range(3, 10))
-# Number of times that a condition at one place is inverted.
-MAX_FLIPS = 3
 # The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
 DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
 COPIED = b"copied-data"
@@ -186,15 +184,16 @@ class Reads:
 
     def _inverts(self):
         """Return `True` if this run inverts the condition that the caller evaluates: at some places or at
-        all, and only the first few times, since a loop may wait for it.
+        all, and only the first times, since a loop may wait for it.
         """
         path, line, libraries = flows.site(frames_here())
         place = " > ".join([f"{path}:{line}", *libraries])
         count = self.conditions[place] = self.conditions.get(place, 0) + 1
         if count == 1:
             channel.send("condition", place=place)
-        inverted = self.session.setup["others"]["conditions"]
-        if inverted is None or count > MAX_FLIPS:
+        others = self.session.setup["others"]
+        inverted = others["conditions"]
+        if inverted is None or count > others["times"]:
             return False
         return inverted == "all" or place in inverted["only"]
 
