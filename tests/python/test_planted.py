@@ -47,9 +47,7 @@ def test_a_third_of_the_first_set_is_unread():
 
 
 def test_the_sets_share_no_repository():
-    sets = [
-        {bug.repository.lower() for bug in planted.read_bugs(chosen)} for chosen in planted.SETS.values()
-    ]
+    sets = [{bug.repository.lower() for bug in planted.read_bugs(chosen)} for chosen in planted.SETS.values()]
     assert len(set.union(*sets)) == sum(map(len, sets))
 
 
