@@ -1,8 +1,8 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second] [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted.md|measurements/check-planted-second.md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second] --verify
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third] [--memfit COMMAND]
+        [--cache FOLDER] [--write measurements/check-planted[-second|-third].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -83,6 +83,17 @@ SETS = {
         "`memfit check` on a second set of planted bugs",
         "This set was planted blind, after the rules had been mended on the [first set](check-planted.md): its first "
         "reading says how the mended rules do on code that they have not seen.",
+    ),
+    # Planted after the rules were mended on the second set, again by someone who had not seen a rule.
+    "third": PlantedSet(
+        "third",
+        HERE / "planted-third.jsonl",
+        HERE / "planted-third-labels.toml",
+        HERE / "planted-third-readings.toml",
+        {"third": "bugs of the third set"},
+        "`memfit check` on a third set of planted bugs",
+        "This set was planted blind, after the rules had been mended on the [second set](check-planted-second.md): "
+        "its first reading says how the mended rules do on code that they have not seen.",
     ),
 }
 
