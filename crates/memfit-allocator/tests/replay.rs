@@ -4,17 +4,20 @@ mod support;
 
 use memfit_allocator::{Edit, Outcome, Program, Release, ReplayConditions, recording, rewind, track, verify};
 use memfit_recording::{
-    Limits, MomentKind, PickleLimits, Recording, SegmentBlock, SegmentBlockState, Snapshot, TraceAction,
-    TraceEvent,
+    Annotation, Limits, MomentKind, PickleLimits, Recording, SegmentBlock, SegmentBlockState, Snapshot,
+    TraceAction, TraceEvent, Unknown,
 };
+use memfit_vocabulary::Phase;
 use proptest::prelude::*;
-use support::{CAPACITY, MIB, Step, Which, conf, given, run, snapshot, step};
+use support::{
+    CAPACITY, MIB, Step, Which, alloc, conf, conf_from_beginning, free, given, run, snapshot, step,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_whole_trace_is_predicted(conf in conf(), steps in prop::collection::vec(step(), 1..150)) {
+    fn a_whole_trace_is_predicted(conf in conf_from_beginning(), steps in prop::collection::vec(step(), 1..150)) {
         let allocator = run(conf, steps);
         let snapshot = snapshot(&allocator, usize::MAX);
         let rewound = rewind(&snapshot, 0, &given(conf), 0);
@@ -28,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn a_track_has_the_allocators_own_totals(conf in conf(), steps in prop::collection::vec(step(), 1..100)) {
+    fn a_track_has_the_allocators_own_totals(conf in conf_from_beginning(), steps in prop::collection::vec(step(), 1..100)) {
         let allocator = run(conf, steps);
         let snapshot = snapshot(&allocator, usize::MAX);
         let tracked = track(&snapshot, 0, &given(conf)).expect("the state is valid");
@@ -138,6 +141,36 @@ fn a_block_that_moved_is_found_out() {
     assert_eq!((found.addresses.predicted, found.addresses.matching), (20, 19));
     assert_eq!(found.mismatches[0].event, last);
     assert_eq!(found.mismatches[0].recorded, (moved, 1000));
+}
+
+#[test]
+fn a_track_says_what_it_does_not_know_and_keeps_what_was_recorded() {
+    let steps = vec![alloc(1000, 0), alloc(30 * MIB, 0), free(0), alloc(2 * MIB, 1)];
+    let allocator = run("", steps);
+    let whole = snapshot(&allocator, usize::MAX);
+    let tracked = |snapshot: &Snapshot| track(snapshot, 0, &given("")).expect("the state is valid").track;
+    let plain = tracked(&whole);
+    assert_eq!(plain.unknown, [Unknown::Stacks, Unknown::Times, Unknown::Steps, Unknown::Modules]);
+    assert!(plain.moments().iter().all(|moment| moment.time_us.is_none()), "zero is no time");
+    // A ring buffer that dropped the beginning.
+    let cut = tracked(&snapshot(&allocator, 1));
+    assert_eq!(cut.unknown[0], Unknown::Before { blocks: 1, bytes: 30 * MIB });
+    assert!(cut.moments().iter().all(|moment| moment.time_us.is_none()));
+    // Times, and an optimizer step around the last request.
+    let mut timed = whole.clone();
+    for (event, time) in timed.events.iter_mut().zip(10..) {
+        event.time_us = time;
+    }
+    let last = timed.events.last().expect("there are events").time_us;
+    let name = timed.texts.intern("Optimizer.step#SGD.step");
+    for (time_us, begins) in [(last, true), (last + 1, false)] {
+        timed.annotations.push(Annotation { device: None, name, time_us, begins });
+    }
+    let timed = tracked(&timed);
+    assert_eq!(timed.unknown, [Unknown::Stacks, Unknown::Modules]);
+    let phases: Vec<Phase> = timed.blocks().iter().map(|block| block.phase).collect();
+    assert_eq!(phases, [Phase::Other, Phase::Other, Phase::Optimizer]);
+    assert!(timed.moments().iter().all(|moment| moment.time_us.is_some_and(|time| time >= 10)));
 }
 
 #[test]

@@ -275,6 +275,55 @@ fn garbage_is_collected_only_where_a_fraction_is_set() {
 }
 
 #[test]
+fn garbage_is_what_lay_longer_than_the_mean_until_that_is_enough() {
+    // Of 500 MiB allowed, 250 may stay. Each request searches the large pool once, so that a block ages by one.
+    let collected = |wanted: u64| {
+        let mut allocator = traced_allocator(1000 * MIB, "garbage_collection_threshold:0.5");
+        allocator.set_memory_fraction(0.5);
+        let sizes = [40, 44, 48, 52, 56];
+        let blocks: Vec<Address> = sizes.into_iter().map(|size| get(&mut allocator, size * MIB)).collect();
+        for block in &blocks {
+            give(&mut allocator, *block);
+            // A request of another stream: it ages what is free, and none of it serves.
+            allocator.malloc(2 * MIB, SIDE).expect("there is room");
+        }
+        actions(&mut allocator);
+        allocator.malloc(wanted * MIB, SIDE).expect("there is room");
+        let freed = actions(&mut allocator).into_iter().filter(|(action, _)| *action == Action::SegmentFree);
+        freed.map(|(_, size)| size / MIB).collect::<Vec<u64>>()
+    };
+    // 240 MiB of blocks and one segment of 20 MiB are above the threshold by 10 MiB. The ages are 6 to 2, so
+    // that three blocks are as old as the mean.
+    assert_eq!(collected(60), [40, 44, 48]);
+}
+
+#[test]
+fn what_a_device_cannot_have_is_rejected_where_that_is_set() {
+    for (conf, fraction, rejections, failures) in [
+        ("throw_on_cudamalloc_oom:True", None, 1, 0),
+        ("throw_on_cudamalloc_oom:False", None, 0, 1),
+        ("throw_on_cudamalloc_oom:True", Some(1.0), 0, 1),
+    ] {
+        let mut allocator = traced_allocator(100 * MIB, conf);
+        if let Some(fraction) = fraction {
+            allocator.set_memory_fraction(fraction);
+        }
+        get(&mut allocator, 40 * MIB);
+        actions(&mut allocator);
+        assert!(allocator.malloc(62 * MIB, MAIN).is_err());
+        let stats = allocator.stats();
+        assert_eq!(
+            (stats.num_oom_rejections, stats.num_ooms),
+            (rejections, failures),
+            "{conf}, {fraction:?}"
+        );
+        let traced = actions(&mut allocator).iter().any(|(action, _)| *action == Action::OutOfMemory);
+        assert_eq!(traced, failures > 0, "{conf}: PyTorch traces no rejection");
+        get(&mut allocator, 60 * MIB);
+    }
+}
+
+#[test]
 fn expandable_segments_map_what_is_needed_in_whole_pages() {
     let mut allocator = traced_allocator(1 << 30, "expandable_segments:True");
     let first = get(&mut allocator, 30 * MIB);
