@@ -1,12 +1,13 @@
 """Mutation testing of the deciding crates: a seeded sample of mutants, and how many of them no test notices.
 
     cargo install cargo-mutants --locked
-    python scripts/mutants.py [CRATE…] [--sample 200] [--seed 2026]
+    python scripts/mutants.py [CRATE…] [--sample 240] [--seed 2026] [--alone]
     python scripts/mutants.py [CRATE…] [--seed 2026] --again     # only the survivors, after new tests
 
 cargo-mutants lists the mutants. All mutants of the sample are compiled into one build of the crate: a function
 has a copy of its body for each of its mutants, and an environment variable chooses one. So a mutant costs one run
-of the tests and no build. What cannot be compiled so (constants, `const fn`) is built alone, with cargo-mutants.
+of the tests and no build. What cannot be compiled so (constants, `const fn`, and whatever breaks the build) is left
+out, or tried one by one with cargo-mutants (`--alone`), which takes ten times as long.
 
 Results go into measurements/mutants.json, the table into measurements/mutants.md. Per crate, the tests of that
 crate decide. A mutant that survives for a stated reason (scripts/mutants.toml, by file, function and change)
@@ -287,7 +288,7 @@ def tests_pass(crate: str, programs: list[str], number: int, seconds: float) -> 
     return True
 
 
-def try_all(crate: str, mutants: list[Mutant]) -> Outcomes:
+def try_all(crate: str, mutants: list[Mutant], with_alone: bool) -> Outcomes:
     outcomes = Outcomes()
     for number, mutant in enumerate(mutants, 1):
         mutant.number = number
@@ -306,7 +307,8 @@ def try_all(crate: str, mutants: list[Mutant]) -> Outcomes:
         (outcomes.survived if passed else outcomes.noticed).append(mutant)
         if passed:
             print(mutant.name, file=sys.stderr)
-    try_alone(crate, alone, outcomes, 60 + 10 * usual)
+    if with_alone:
+        try_alone(crate, alone, outcomes, 60 + 10 * usual)
     seconds = (time.monotonic() - began) / max(len(mutants), 1)
     print(f"{crate}: {seconds:.1f} s for each mutant", file=sys.stderr)
     return outcomes
@@ -381,9 +383,10 @@ def write_table(results: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("crates", nargs="*", metavar="CRATE", help="default: all deciding crates")
-    parser.add_argument("--sample", type=int, default=200, help="mutants of a crate (default: %(default)s)")
+    parser.add_argument("--sample", type=int, default=240, help="mutants of a crate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--again", action="store_true", help="try the survivors of this seed again")
+    parser.add_argument("--alone", action="store_true", help="also try what needs a build of its own")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     chosen = parser.parse_args()
     if shutil.which("cargo-mutants") is None:
@@ -396,11 +399,11 @@ def main() -> None:
         readings = results.setdefault(crate, {}).setdefault(seed, {})
         if chosen.again:
             before = set(readings["first"]["survived"])
-            outcomes = try_all(crate, [mutant for mutant in mutants if mutant.key in before])
+            outcomes = try_all(crate, [mutant for mutant in mutants if mutant.key in before], True)
             readings["again"] = reading(len(before) - len(outcomes.survived), outcomes.survived)
         else:
             draw = random.Random(f"{seed} {crate}")
-            outcomes = try_all(crate, draw.sample(mutants, min(chosen.sample, len(mutants))))
+            outcomes = try_all(crate, draw.sample(mutants, min(chosen.sample, len(mutants))), chosen.alone)
             readings.clear()
             readings["first"] = reading(len(outcomes.noticed), outcomes.survived)
         STORE.write_text(json.dumps(results, indent=1) + "\n")
