@@ -348,6 +348,10 @@ def reading(noticed: int, survived: list[Mutant]) -> dict[str, Any]:
     }
 
 
+def stored() -> dict[str, Any]:
+    return json.loads(STORE.read_text()) if STORE.exists() else {}
+
+
 def write_table(results: dict[str, Any]) -> None:
     entries = tomllib.loads(REASONS.read_text())["survivor"] if REASONS.exists() else []
     known = {each["mutant"] for each in entries}
@@ -391,23 +395,23 @@ def main() -> None:
     chosen = parser.parse_args()
     if shutil.which("cargo-mutants") is None:
         raise SystemExit("there is no cargo-mutants: `cargo install cargo-mutants --locked` brings it")
-    results = json.loads(STORE.read_text()) if STORE.exists() else {}
     seed = str(chosen.seed)
     for crate in [] if chosen.table else chosen.crates or CRATES:
         check_out()
         mutants = sorted(list_mutants(crate), key=lambda mutant: mutant.name)
-        readings = results.setdefault(crate, {}).setdefault(seed, {})
         if chosen.again:
-            before = set(readings["first"]["survived"])
+            before = set(stored()[crate][seed]["first"]["survived"])
             outcomes = try_all(crate, [mutant for mutant in mutants if mutant.key in before], True)
-            readings["again"] = reading(len(before) - len(outcomes.survived), outcomes.survived)
+            new = {"again": reading(len(before) - len(outcomes.survived), outcomes.survived)}
         else:
             draw = random.Random(f"{seed} {crate}")
             outcomes = try_all(crate, draw.sample(mutants, min(chosen.sample, len(mutants))), chosen.alone)
-            readings.clear()
-            readings["first"] = reading(len(outcomes.noticed), outcomes.survived)
+            new = {"first": reading(len(outcomes.noticed), outcomes.survived)}
+        results = stored()
+        seeds = results.setdefault(crate, {})
+        seeds[seed] = (seeds[seed] if chosen.again else {}) | new
         STORE.write_text(json.dumps(results, indent=1) + "\n")
-    write_table(results)
+    write_table(stored())
 
 
 if __name__ == "__main__":

@@ -4,20 +4,18 @@ mod support;
 
 use memfit_allocator::{Edit, Outcome, Program, Release, ReplayConditions, recording, rewind, track, verify};
 use memfit_recording::{
-    Annotation, Limits, MomentKind, PickleLimits, Recording, SegmentBlock, SegmentBlockState, Snapshot,
-    TraceAction, TraceEvent, Unknown,
+    Annotation, Frame, Limits, MomentKind, PickleLimits, Recording, SegmentBlock, SegmentBlockState,
+    Snapshot, StackId, TraceAction, TraceEvent, Unknown,
 };
 use memfit_vocabulary::Phase;
 use proptest::prelude::*;
-use support::{
-    CAPACITY, MIB, Step, Which, alloc, conf, conf_from_beginning, free, given, run, snapshot, step,
-};
+use support::{CAPACITY, MIB, Step, Which, alloc, conf, free, given, run, snapshot, step};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_whole_trace_is_predicted(conf in conf_from_beginning(), steps in prop::collection::vec(step(), 1..150)) {
+    fn a_whole_trace_is_predicted(conf in conf(), steps in prop::collection::vec(step(), 1..150)) {
         let allocator = run(conf, steps);
         let snapshot = snapshot(&allocator, usize::MAX);
         let rewound = rewind(&snapshot, 0, &given(conf), 0);
@@ -30,8 +28,27 @@ proptest! {
         prop_assert_eq!(found.resumed, 0);
     }
 
+    /// Of one stream: what the collection releases is in no trace confused with what a failed request does.
     #[test]
-    fn a_track_has_the_allocators_own_totals(conf in conf_from_beginning(), steps in prop::collection::vec(step(), 1..100)) {
+    fn garbage_collection_is_predicted(
+        conf in prop::sample::select(vec![
+            "garbage_collection_threshold:0.4,per_process_memory_fraction:0.9",
+            "garbage_collection_threshold:0.7,per_process_memory_fraction:0.6",
+        ]),
+        steps in prop::collection::vec(step(), 1..150),
+    ) {
+        let steps = steps.into_iter().filter(|step| {
+            matches!(step, Step::Free { .. } | Step::EmptyCache | Step::Alloc { stream: 0, .. })
+        });
+        let allocator = run(conf, steps.collect());
+        let found = verify(&snapshot(&allocator, usize::MAX), 0, &given(conf)).expect("the state is valid");
+        prop_assert!(found.mismatches.is_empty(), "{:?}", found.mismatches);
+        prop_assert_eq!(found.segments.matching, found.segments.predicted);
+        prop_assert_eq!(found.resumed, 0);
+    }
+
+    #[test]
+    fn a_track_has_the_allocators_own_totals(conf in conf(), steps in prop::collection::vec(step(), 1..100)) {
         let allocator = run(conf, steps);
         let snapshot = snapshot(&allocator, usize::MAX);
         let tracked = track(&snapshot, 0, &given(conf)).expect("the state is valid");
@@ -163,7 +180,7 @@ fn a_track_says_what_it_does_not_know_and_keeps_what_was_recorded() {
     }
     let last = timed.events.last().expect("there are events").time_us;
     let name = timed.texts.intern("Optimizer.step#SGD.step");
-    for (time_us, begins) in [(last, true), (last + 1, false)] {
+    for (time_us, begins) in [(11, true), (11, false), (last, true), (last + 1, false)] {
         timed.annotations.push(Annotation { device: None, name, time_us, begins });
     }
     let timed = tracked(&timed);
@@ -171,6 +188,54 @@ fn a_track_says_what_it_does_not_know_and_keeps_what_was_recorded() {
     let phases: Vec<Phase> = timed.blocks().iter().map(|block| block.phase).collect();
     assert_eq!(phases, [Phase::Other, Phase::Other, Phase::Optimizer]);
     assert!(timed.moments().iter().all(|moment| moment.time_us.is_some_and(|time| time >= 10)));
+    let steps = timed.moments().iter().filter_map(|moment| match moment.kind {
+        MomentKind::Step(step) => Some((step, moment.time_us)),
+        _ => None,
+    });
+    assert_eq!(steps.collect::<Vec<_>>(), [(1, Some(11)), (2, Some(last + 1))]);
+}
+
+#[test]
+fn blocks_from_before_have_the_stack_of_the_end_unless_another_lay_there() {
+    let steps = vec![
+        alloc(3 * MIB, 0),
+        alloc(4 * MIB, 0),
+        alloc(5 * MIB, 0),
+        // The last two are allocated again where they were.
+        free(u64::MAX),
+        alloc(5 * MIB, 0),
+    ];
+    let allocator = run("", steps);
+    let mut cut = snapshot(&allocator, 3);
+    assert_eq!(cut.events[0].action, TraceAction::FreeRequested);
+    let name = cut.texts.intern("forward");
+    let frame = cut.stacks.intern_frame(Frame { name, file: name, line: 1 });
+    let stack = cut.stacks.intern(&[frame]);
+    cut.blocks.iter_mut().for_each(|block| block.stack = stack);
+    let track = track(&cut, 0, &given("")).expect("the state is valid").track;
+    assert_eq!(track.unknown[0], Unknown::Before { blocks: 3, bytes: 12 * MIB });
+    let before: Vec<(u64, bool)> = track
+        .blocks()
+        .iter()
+        .take(3)
+        .map(|block| (block.bytes / MIB, block.stack != StackId::NONE))
+        .collect();
+    assert_eq!(before, [(3, true), (4, true), (5, false)]);
+}
+
+#[test]
+fn a_block_freed_early_makes_room_for_what_is_requested_then() {
+    // Two blocks that do not fit together; the first is freed behind the second.
+    let steps = vec![alloc(220 * MIB, 0), alloc(220 * MIB, 0), free(0)];
+    let allocator = run("", steps);
+    assert_eq!(allocator.stats().num_ooms, 1);
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let outcome = |edit: &dyn Fn(u32) -> Edit| replay_calls(&snapshot, &given(""), &given(""), edit);
+    let (failure, _) = outcome(&|_| Edit::Keep).died.expect("it fails again");
+    for (moment, survives) in [(failure - 1, true), (failure, true), (failure + 1, false)] {
+        let edit = |block| if block == 0 { Edit::FreeAt(moment) } else { Edit::Keep };
+        assert_eq!(outcome(&edit).died.is_none(), survives, "freed at {moment}, failed at {failure}");
+    }
 }
 
 #[test]

@@ -527,6 +527,61 @@ fn of_equal_blocks_the_oldest_segments_or_the_lowest_is_taken() {
 }
 
 #[test]
+fn releases_have_the_pools_that_they_have() {
+    let options = |use_on_oom, no_split| PoolOptions { use_on_oom, no_split, ..PoolOptions::default() };
+    for (minor, plain, on_oom, unsplit) in
+        [(8, true, false, false), (9, true, true, false), (10, true, true, true)]
+    {
+        let holds = |options: PoolOptions| {
+            release_with(1 << 30, "", Release::new(2, minor)).hold_pool(PoolId(1, 0), options).is_ok()
+        };
+        assert_eq!(
+            (holds(options(false, false)), holds(options(true, false)), holds(options(false, true))),
+            (plain, on_oom, unsplit),
+            "2.{minor}"
+        );
+    }
+}
+
+#[test]
+fn a_private_pool_is_emptied_once_nobody_uses_it() {
+    let pool = PoolId(1, 0);
+    let mut allocator = traced_allocator(1 << 30, "");
+    assert!(allocator.empty_pool(pool).is_err(), "there is no such pool");
+    allocator.hold_pool(pool, PoolOptions::default()).expect("the pool is new");
+    let inside = allocator.malloc_in(pool, 4 * MIB, MAIN).expect("there is room");
+    allocator.free(inside).expect("it was handed out");
+    allocator.empty_pool(pool).expect("the pool is there");
+    assert_eq!(reserved(&allocator), 20 << 20, "it is in use");
+    allocator.release_pool(pool).expect("it is held");
+    allocator.empty_pool(pool).expect("the pool is there");
+    assert_eq!(reserved(&allocator), 0);
+    assert!(allocator.empty_pool(pool).is_err(), "an empty pool without users is forgotten");
+}
+
+#[test]
+fn a_use_within_a_capture_keeps_no_block_behind_it() {
+    // A graph orders its own kernels; only a use outside of it must be waited for.
+    for (before, within, waits) in [(false, true, false), (true, false, true), (false, false, false)] {
+        let mut allocator = traced_allocator(1 << 30, "");
+        allocator.device_mut().device.hold_events();
+        let block = get(&mut allocator, 8 * MIB);
+        if before {
+            allocator.record_stream(block, SIDE).expect("it was handed out");
+        }
+        allocator.begin_capture(PoolId(0, 1), CaptureFilter::Stream(SIDE)).expect("nothing else is captured");
+        if within {
+            allocator.record_stream(block, SIDE).expect("it was handed out");
+        }
+        give(&mut allocator, block);
+        allocator.end_capture(PoolId(0, 1)).expect("it was begun");
+        get(&mut allocator, 1);
+        let again = get(&mut allocator, 8 * MIB);
+        assert_eq!(again != block, waits, "used before the capture: {before}, within: {within}");
+    }
+}
+
+#[test]
 fn pools_are_emptied_in_the_order_of_a_hash_table() {
     let mut allocator = traced_allocator(1 << 30, "");
     let pools = [PoolId(24, 0), PoolId(25, 0), PoolId(26, 0)];

@@ -211,11 +211,6 @@ pub(crate) fn conf() -> impl Strategy<Value = &'static str> {
     ])
 }
 
-/// Settings of a trace that is replayed from its beginning: which blocks are garbage depends on all calls before.
-pub(crate) fn conf_from_beginning() -> impl Strategy<Value = &'static str> {
-    prop_oneof![4 => conf(), 1 => Just("garbage_collection_threshold:0.4,per_process_memory_fraction:0.9")]
-}
-
 pub(crate) fn alloc(size: u64, stream: u64) -> Step {
     Step::Alloc { size, stream }
 }
