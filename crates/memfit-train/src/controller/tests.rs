@@ -330,9 +330,9 @@ fn one_more_sample_is_tried_only_where_it_may_fit() {
 #[test]
 fn small_samples_count_as_fewer_large_ones() {
     let mut controller = controller(Settings { careful: true, micro_batch: Some(2), ..Settings::default() });
-    controller.arrive("ragged", 100, 6, Some(vec![100, 50, 50, 50, 50, 20]), 6.0).expect("a batch");
+    controller.arrive("ragged", 100, 6, Some(vec![50, 50, 50, 50, 100, 20]), 6.0).expect("a batch");
     while let Some(turn) = controller.next(0, || Some(space(10_000))) {
-        // Of five samples, padded to 50 elements each, the last part is worth two of 100.
+        // The first part has four samples of 50 elements each, which are worth two of 100.
         controller.passed(0, u32::try_from(turn.part.len()).expect("small"), turn.watched.then_some(700));
     }
     controller.abandon();
