@@ -457,6 +457,33 @@ fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
 }
 
 #[test]
+fn what_would_be_faster_is_said_of_a_script_that_fits() {
+    let mut trial = Pretended { budget: 40 * GIB, ..pretended() };
+    let answer = search(&mut trial, &limits(40 * GIB, Label::Precision)).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::FitsAsIs);
+    assert_eq!(answer.chosen.unwrap().candidate, Candidate::as_is());
+    let told = answer.advice.iter().find(|advice| advice.contains("a step would take")).unwrap();
+    // 64 samples in twelve blocks, half as long under autocast, and 3 ms for the micro-batch.
+    assert!(told.contains("771.0 ms instead of 1539.0, with 7.00 GiB"), "{told}");
+    // With exact levers alone, nothing is faster.
+    let answer = search(&mut trial, &limits(40 * GIB, Label::Exact)).unwrap().unwrap();
+    assert!(!answer.advice.iter().any(|advice| advice.contains("a step would take")), "{:?}", answer.advice);
+}
+
+#[test]
+fn why_nothing_is_offloaded_is_said_in_times() {
+    let mut trial = Pretended { couples_samples: true, ..pretended() };
+    let asked = |link: f64| Limits { link: Some(link), ..limits(6 * GIB, Label::Exact) };
+    let answer = search(&mut trial, &asked(1e9)).unwrap().unwrap();
+    let told = answer.rejected.iter().find(|one| one.lever == Lever::ActivationOffload.name()).unwrap();
+    assert!(
+        told.why.contains("copying the 1.00 GiB of `h.11` takes 1073.7 ms each way, and computing 19.2 ms"),
+        "{}",
+        told.why
+    );
+}
+
+#[test]
 fn where_nothing_keeps_the_batch_the_largest_that_fits_is_told() {
     // Blocks cannot be recomputed, and micro-batches would change training results.
     let mut trial = Pretended { couples_samples: true, blocks: 1, kept: GIB, fixed: GIB, ..pretended() };
@@ -554,7 +581,8 @@ proptest! {
                 prop_assert!(trial.peak(&chosen.candidate) <= budget);
             }
             let front = answer.front();
-            prop_assert!(front.iter().all(|tried| answer.tried.contains(*tried)));
+            prop_assert!(front.iter().all(|tried| answer.tried.contains(*tried) && tried.outcome.fits));
+            prop_assert!(front.is_sorted_by(|a, b| milliseconds(&a.outcome) <= milliseconds(&b.outcome)));
             prop_assert!(answer.evaluations <= 60);
         }
     }

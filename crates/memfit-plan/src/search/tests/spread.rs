@@ -219,6 +219,27 @@ fn replicas_win_where_the_model_fits() {
 }
 
 #[test]
+fn another_global_batch_is_accumulated_on_all_gpus() {
+    for (wanted, accumulate) in [(None, 1), (Some(64), 1), (Some(128), 2), (Some(512), 8)] {
+        let mut world = World { model: GIB, ..World::new() };
+        let limits = Limits { global_batch: wanted, ..asked(&world, Label::Precision) };
+        let answer = search_spread(&mut world, &limits, Machines { gpus: 8, count: 1 }).unwrap().unwrap();
+        let chosen = answer.chosen.unwrap().candidate;
+        assert_eq!((chosen.accumulate, chosen.parallel.unwrap().world()), (accumulate, 8), "{wanted:?}");
+    }
+}
+
+#[test]
+fn that_one_gpu_is_faster_than_all_is_said() {
+    let faster = |near_ms: f64| {
+        let mut world = World { model: GIB, near_ms, ..World::new() };
+        let answer = spread(&mut world, 1);
+        answer.advice.iter().any(|advice| advice.contains("one of these GPUs is faster"))
+    };
+    assert!(!faster(3.0) && faster(3_000.0));
+}
+
+#[test]
 fn shards_win_where_it_does_not_and_stay_within_a_machine() {
     let mut world = World { model: 5 * GIB, budget: 10 * GIB, ..World::new() };
     let answer = spread(&mut world, 1);
