@@ -229,6 +229,32 @@ fn another_global_batch_is_accumulated_on_all_gpus() {
     }
 }
 
+/// Plans for several GPUs as text.
+#[test]
+fn plans_for_several_gpus() {
+    let world = World { model: GIB, ..World::new() };
+    let mut all = String::new();
+    for (name, mut world, machines) in [
+        ("replicas", world.clone(), 1),
+        ("shards", World { model: 5 * GIB, budget: 10 * GIB, ..World::new() }, 1),
+        ("a slow network", World { model: 5 * GIB, budget: 12 * GIB, batch: 256, ..World::new() }, 4),
+        ("with levers", World { kept: GIB / 4, budget: 9 * GIB, ..World::new() }, 1),
+        ("slower than one", World { near_ms: 3_000.0, ..world.clone() }, 1),
+        ("a batch that cannot be shared", World { batch: 12, ..world.clone() }, 1),
+        ("by tensors", World { batch: 12, tensor: true, ..world.clone() }, 1),
+        ("nothing fits", World { model: 40 * GIB, ..world }, 1),
+    ] {
+        let answer = spread(&mut world, machines);
+        all += &format!("== {name}\n{}\n", super::answers::text(&answer));
+        all += &format!(
+            "ranks: {:?}, fewest: {:?}\n",
+            answer.ranks.iter().map(|(rank, _)| rank).collect::<Vec<_>>(),
+            answer.fewest
+        );
+    }
+    insta::assert_snapshot!(all);
+}
+
 #[test]
 fn that_one_gpu_is_faster_than_all_is_said() {
     let faster = |near_ms: f64| {
