@@ -4,7 +4,7 @@ mod support;
 
 use memfit_allocator::{Edit, Outcome, Program, Release, ReplayConditions, recording, rewind, track, verify};
 use memfit_recording::{
-    Annotation, Frame, Limits, MomentKind, PickleLimits, Recording, SegmentBlock, SegmentBlockState,
+    Annotation, Frame, Limits, MomentKind, PickleLimits, Recording, Segment, SegmentBlock, SegmentBlockState,
     Snapshot, StackId, TraceAction, TraceEvent, Unknown,
 };
 use memfit_vocabulary::Phase;
@@ -193,6 +193,52 @@ fn a_track_says_what_it_does_not_know_and_keeps_what_was_recorded() {
         _ => None,
     });
     assert_eq!(steps.collect::<Vec<_>>(), [(1, Some(11)), (2, Some(last + 1))]);
+}
+
+#[test]
+fn what_cannot_be_undone_is_counted() {
+    let allocator = run("", vec![alloc(3 * MIB, 0), free(0)]);
+    let good = snapshot(&allocator, usize::MAX);
+    assert_eq!(rewind(&good, 0, &given(""), 0).inconsistent, 0);
+    // Of the events segment_alloc, alloc, free_requested, free_completed: one is impossible, or not there.
+    for wrong in [1, 2] {
+        let mut bad = good.clone();
+        bad.events[wrong].address = u64::MAX;
+        assert!(rewind(&bad, 0, &given(""), 0).inconsistent > 0, "event {wrong}");
+        bad.events[wrong].address = 4096;
+        assert!(rewind(&bad, 0, &given(""), 0).inconsistent > 0, "event {wrong}");
+    }
+}
+
+#[test]
+fn each_device_has_its_own_segments() {
+    let allocator = run("", vec![alloc(3 * MIB, 0), alloc(30 * MIB, 1), free(0)]);
+    let mut snapshot = snapshot(&allocator, usize::MAX);
+    // The same again on a second device, a terabyte further up.
+    let events = snapshot.events.clone();
+    snapshot
+        .events
+        .extend(events.iter().map(|event| TraceEvent { address: event.address + (1 << 40), ..*event }));
+    snapshot.traces.push(events.len()..2 * events.len());
+    for segment in snapshot.segments.clone() {
+        let blocks = snapshot.blocks[segment.blocks.clone()].to_vec();
+        let start = snapshot.blocks.len();
+        snapshot.blocks.extend(
+            blocks.into_iter().map(|block| SegmentBlock { address: block.address + (1 << 40), ..block }),
+        );
+        let blocks = start..snapshot.blocks.len();
+        snapshot.segments.push(Segment {
+            device: 1,
+            address: segment.address + (1 << 40),
+            blocks,
+            ..segment
+        });
+    }
+    for device in [0, 1] {
+        assert!(rewind(&snapshot, device, &given(""), 0).segments.is_empty(), "everything is undone");
+        let found = verify(&snapshot, device, &given("")).expect("the state is valid");
+        assert_eq!((found.mismatches, found.events), (vec![], events.len() as u64));
+    }
 }
 
 #[test]
