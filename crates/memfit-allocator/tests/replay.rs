@@ -196,6 +196,34 @@ fn a_track_says_what_it_does_not_know_and_keeps_what_was_recorded() {
 }
 
 #[test]
+fn sizes_that_were_replayed_wrongly_are_taken_from_the_end() {
+    // In halves of a power of two, blocks are larger than by default.
+    let steps = (0..30).map(|count| alloc(MIB + 70_000 * count, 0)).chain([free(0), free(u64::MAX / 2)]);
+    let allocator = run("roundup_power2_divisions:2", steps.collect());
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let wrong = given("");
+    let found = verify(&snapshot, 0, &wrong).expect("the state is valid");
+    assert!(found.resumed > 0, "the replay notices");
+    let track = track(&snapshot, 0, &wrong).expect("the state is valid").track;
+    let mut live: Vec<(u64, u64)> = track
+        .blocks()
+        .iter()
+        .filter(|block| block.freed == u32::MAX)
+        .map(|block| (block.address, block.bytes))
+        .collect();
+    live.sort_unstable();
+    let mut known: Vec<(u64, u64)> = snapshot
+        .blocks
+        .iter()
+        .filter(|block| block.state == SegmentBlockState::Allocated)
+        .map(|block| (block.address, block.size))
+        .collect();
+    known.sort_unstable();
+    // Nothing contradicts the size of the last block.
+    assert_eq!(live[..live.len() - 1], known[..known.len() - 1]);
+}
+
+#[test]
 fn what_cannot_be_undone_is_counted() {
     let allocator = run("", vec![alloc(3 * MIB, 0), free(0)]);
     let good = snapshot(&allocator, usize::MAX);
@@ -258,6 +286,7 @@ fn blocks_from_before_have_the_stack_of_the_end_unless_another_lay_there() {
     let frame = cut.stacks.intern_frame(Frame { name, file: name, line: 1 });
     let stack = cut.stacks.intern(&[frame]);
     cut.blocks.iter_mut().for_each(|block| block.stack = stack);
+    cut.events.iter_mut().for_each(|event| event.time_us = 77);
     let track = track(&cut, 0, &given("")).expect("the state is valid").track;
     assert_eq!(track.unknown[0], Unknown::Before { blocks: 3, bytes: 12 * MIB });
     let before: Vec<(u64, bool)> = track
@@ -267,6 +296,8 @@ fn blocks_from_before_have_the_stack_of_the_end_unless_another_lay_there() {
         .map(|block| (block.bytes / MIB, block.stack != StackId::NONE))
         .collect();
     assert_eq!(before, [(3, true), (4, true), (5, false)]);
+    // They have been there since the trace began.
+    assert!(track.moments().iter().all(|moment| moment.time_us == Some(77)));
 }
 
 #[test]
