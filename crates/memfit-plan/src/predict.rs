@@ -291,6 +291,12 @@ mod tests {
         // It takes a half more than that.
         model.learn(&guess, guess.choice.peak, Some(56.0 + 4.0 * 1.5));
         assert!((tight(&model).step_ms - 62.0).abs() < 1e-9, "{}", tight(&model).step_ms);
+        // A run of another number of pieces shows their time, less what was recomputed in it.
+        let guess = model.predict(8, 8, ways, 100 + 2 * 80 - 1).unwrap();
+        assert_eq!(guess.choice.extra_ns, 500_000);
+        model.learn(&guess, guess.choice.peak, Some(70.0));
+        let plain = model.predict(8, 8, Ways::default(), 10_000).unwrap();
+        assert!((plain.step_ms - (70.0 - 8.0 * 0.5 * 1.5)).abs() < 1e-9, "{}", plain.step_ms);
     }
 
     #[test]

@@ -136,6 +136,17 @@ fn another_global_batch_is_accumulated() {
 }
 
 #[test]
+fn a_lever_that_gains_less_than_a_hundredth_is_left_out() {
+    let mut all = String::new();
+    for half_ms in [2.1, 1.995, 1.97] {
+        let script = Pretended { half_ms, ..pretended() };
+        let limits = Limits { global_batch: Some(128), ..limits(40 * GIB, Label::Precision) };
+        all += &format!("== {half_ms} ms instead of 2\n{}\n", said(&script, &limits));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
 fn an_interrupted_search_answers_with_what_it_has() {
     let mut all = String::new();
     for patience in [1, 2, 3, 4, 6, 9] {
