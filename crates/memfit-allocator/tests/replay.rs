@@ -28,7 +28,7 @@ proptest! {
         prop_assert_eq!(found.resumed, 0);
     }
 
-    /// Outside of captures, which no trace contains, and within which less is released before a request fails.
+    /// Outside of captures, which no trace contains, and in which less is released before a request fails.
     #[test]
     fn a_limited_cache_is_predicted(
         conf in prop::sample::select(vec![

@@ -1,4 +1,5 @@
-//! Whole answers of the search on simulated scripts: what is chosen, rejected and advised, after how many runs.
+//! Whole answers of the search on simulated scripts: what is chosen, rejected and advised, and how many runs
+//! that takes.
 
 use super::*;
 
