@@ -271,8 +271,8 @@ fn it_is_remembered_in_the_next_process() {
     assert_eq!((device.failures, second.windows(), second.survived()), (0, 2, 2));
 }
 
-/// A controller that saw micro-batches of these samples, each with a need of 100 and 10 a sample: as the first
-/// of a window, or after another, whose gradients exist.
+/// A controller that saw micro-batches of these samples, each with a need of 100 and 10 a sample: as a
+/// window's first, or after another, whose gradients exist.
 fn knowing(settings: Settings, first: &[u32], later: &[u32]) -> Controller {
     let mut controller = controller(settings);
     controller.gradients_take(1_000);
