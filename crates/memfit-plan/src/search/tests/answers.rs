@@ -56,6 +56,14 @@ pub(super) fn text(answer: &Answer) -> String {
         let (peak, ms) = (tried.outcome.peak.device_upper, milliseconds(&tried.outcome));
         text += &format!(" {:.2} GiB {ms:.1} ms;", gib(peak));
     }
+    text += "\ntried:";
+    for tried in &answer.tried {
+        text += &format!(
+            "\n  {}{}",
+            tried.candidate.describe(),
+            if tried.on_card { "" } else { ", without a limit" }
+        );
+    }
     text
 }
 
