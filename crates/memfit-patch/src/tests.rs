@@ -183,6 +183,24 @@ fn a_model_is_compiled_as_a_whole_or_block_by_block_and_told_what_to_keep() {
 }
 
 #[test]
+fn what_a_person_should_know_is_remarked_once() {
+    let remarks = |given: &[(&str, &str)]| patch(LOADER, &levers(None, given)).remarks;
+    assert_eq!(remarks(&[("checkpointing", "[\"1.0\"]")]), [""; 0]);
+    let offload = remarks(&[("activation-offload", "[\"1.0\"]")]);
+    assert_eq!(offload.len(), 1, "{offload:?}");
+    let both = remarks(&[
+        ("activation-offload", "[\"1.0\"]"),
+        ("expandable-segments", "true"),
+        ("autocast-fp16", "true"),
+    ]);
+    assert!(both.contains(&offload[0]) && !offload[0].is_empty());
+    let mut once = both.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), both.len(), "{both:?}");
+}
+
+#[test]
 fn rows_of_modules_are_comprehensions() {
     let check = |names: &[&str], told: &str| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

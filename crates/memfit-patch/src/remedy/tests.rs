@@ -108,6 +108,17 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
         let change = change.unwrap_or_else(|why| panic!("{keeps}: {why}"));
         assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
     }
+    // Whatever it is collected in, if that is new: a dictionary, or a number below zero.
+    for (from, to, keeps, expected) in [
+        ("history = []", "history = {}", "history[1] = out", "history[1] = out.detach().cpu()"),
+        ("history = []", "history = [None] * 3", "history[1] = out", "history[1] = out.detach().cpu()"),
+        ("total = 0.0", "total = -1.0", "total += loss", "total += loss.detach()"),
+    ] {
+        let text = training(keeps, "").replace(from, to);
+        let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
+        let change = change.unwrap_or_else(|why| panic!("{to}: {why}"));
+        assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
+    }
     // If both the stored value and its input stay, it is detached once.
     let text = training("total = total + crit(out, y)", "print(total.item())");
     let change = change_kept(&text, Lever::ReleaseGraph, &["total = total", "out = model"]).unwrap();
@@ -255,6 +266,7 @@ fn other_attention_is_left_as_it_is() {
     for (from, to, why) in [
         ("math.sqrt(d)", "d", "may be a tensor"),
         ("math.sqrt(d)", "self.temperature", "may be a tensor"),
+        ("math.sqrt(d)", "self.sizes[0]", "may be a tensor"),
         ("return out", "return out, weights", "`weights` is used again"),
         ("        out =", "        # The mixture.\n        out =", "comments"),
     ] {
@@ -471,6 +483,12 @@ fn gradients_go_right_behind_the_step() {
     assert!(change.after.contains("optimizer.step()\n        optimizer.zero_grad()\n"), "{}", change.after);
     for (from, to, why) in [
         ("        optimizer.zero_grad()\n", "", "not cleared in the same iteration"),
+        ("optimizer.zero_grad()", "other.zero_grad()", "not cleared in the same iteration"),
+        (
+            "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n",
+            "        loss.backward()\n        optimizer.step()\n        optimizer.zero_grad()\n",
+            "not cleared in the same iteration",
+        ),
         ("        pass", "        print(model.w.grad.norm())", "reads gradients after the step"),
     ] {
         let why_refused = refused(left_over(&text.replace(from, to), &["x, y"], true));
