@@ -183,6 +183,30 @@ fn a_model_is_compiled_as_a_whole_or_block_by_block_and_told_what_to_keep() {
 }
 
 #[test]
+fn the_scripts_own_autocast_of_the_step_is_changed() {
+    let script = "import torch\n\ndef evaluate():\n    with torch.autocast(\"cuda\", dtype=torch.float16):\n        model(x)\n\nmodel = make()\noptimizer = torch.optim.SGD(model.parameters(), lr=1)\nfor x in loader:\n    with torch.autocast(\"cuda\", dtype=torch.float16, enabled=args.amp):\n        loss = model(x).mean()\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n";
+    let text = patch(script, &levers(None, &[("autocast-bf16", "true")])).text;
+    assert!(text.contains("with torch.autocast(\"cuda\", dtype=torch.bfloat16, enabled=True):"), "{text}");
+    assert_eq!(text.matches("dtype=torch.float16").count(), 1, "the evaluation keeps its own: {text}");
+    assert_eq!(text.matches("autocast").count(), 2, "{text}");
+}
+
+#[test]
+fn a_forward_pass_in_the_statement_of_its_backward_pass_is_remarked() {
+    let script = |body: &str| {
+        format!(
+            "import torch\nmodel = make()\noptimizer = torch.optim.SGD(model.parameters(), lr=1)\nfor x in loader:\n    optimizer.zero_grad()\n{body}    optimizer.step()\n"
+        )
+    };
+    let remarked = |body: &str| {
+        let patched = patch(&script(body), &levers(None, &[("autocast-bf16", "true")]));
+        patched.remarks.iter().any(|remark| remark.contains("in one statement"))
+    };
+    assert!(remarked("    model(x).mean().backward()\n"));
+    assert!(!remarked("    loss = model(x).mean()\n    loss.backward()\n"));
+}
+
+#[test]
 fn what_a_person_should_know_is_remarked_once() {
     let remarks = |given: &[(&str, &str)]| patch(LOADER, &levers(None, given)).remarks;
     assert_eq!(remarks(&[("checkpointing", "[\"1.0\"]")]), [""; 0]);

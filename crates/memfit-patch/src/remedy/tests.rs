@@ -90,6 +90,8 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
             "",
             "history.append((out.detach().cpu(), (out + 1).detach().cpu()))",
         ),
+        ("history.append(tuple([out, x]))", "", "history.append(tuple([out.detach().cpu(), x]))"),
+        ("history.append(dict(out=out))", "", "history.append(dict(out=out.detach().cpu()))"),
         ("total += loss", "print(total.item())", "total += loss.detach()"),
         ("total = total + out.mean()", "print(float(total))", "total = total + out.mean().detach()"),
         (
@@ -258,6 +260,36 @@ fn attention_that_is_written_out_becomes_one_call_with_its_own_scale() {
         let change =
             changed(&text, Lever::Sdpa, &["weights = "]).unwrap_or_else(|why| panic!("{product}: {why}"));
         assert_eq!(lines(&change)[3], format!("+        out = {call}(q, k, v, scale={scale})"));
+    }
+}
+
+#[test]
+fn a_scale_may_have_a_name_if_it_is_a_number() {
+    for (before, product, scale) in [
+        ("scale = q.shape[-1] ** -0.5", "q @ k.mT * scale", Some("scale")),
+        ("scale = 1 / math.sqrt(q.size(-1))", "q @ k.mT * scale", Some("scale")),
+        ("batch, length, width = q.shape", "q @ k.mT / width ** 0.5", Some("1 / (width ** 0.5)")),
+        ("width = len(q) * 2", "q @ k.mT / math.sqrt(width)", Some("1 / math.sqrt(width)")),
+        ("scale = other(q)", "q @ k.mT * scale", None),
+        ("scale = 1 / d", "q @ k.mT * scale", None),
+        ("batch, length, width = other(q)", "q @ k.mT / width ** 0.5", None),
+        ("scale = 2.0\n        scale = other(q)", "q @ k.mT * scale", None),
+        ("pass", "q @ k.mT * mask", None),
+        ("pass", "q @ k.mT / (d + 1)", None),
+        ("pass", "q @ k.mT * self.scale", None),
+    ] {
+        let text = ATTENTION.replace(
+            "scores = q @ k.transpose(-2, -1) / math.sqrt(d)",
+            &format!("{before}\n        scores = {product}"),
+        );
+        match (changed(&text, Lever::Sdpa, &["weights = "]), scale) {
+            (Ok(change), Some(scale)) => {
+                let call = format!("attention(q, k, v, scale={scale})");
+                assert!(lines(&change)[3].ends_with(&call), "{before}: {:?}", lines(&change));
+            }
+            (change, None) => assert!(refused(change).contains("may be a tensor"), "{before}, {product}"),
+            (other, Some(_)) => panic!("{before}, {product}: {other:?}"),
+        }
     }
 }
 
