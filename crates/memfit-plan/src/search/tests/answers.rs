@@ -1,6 +1,8 @@
 //! Whole answers of the search on simulated scripts: what is chosen, rejected and advised, and how many runs
 //! that takes.
 
+use std::fmt::Write as _;
+
 use super::*;
 
 #[test]
@@ -39,26 +41,27 @@ pub(super) fn text(answer: &Answer) -> String {
     if let Some(chosen) = &answer.chosen {
         let (peak, ms) = (chosen.outcome.peak.device_upper, milliseconds(&chosen.outcome));
         let candidate = &chosen.candidate;
-        text += &format!("\nchosen: {}, {:.2} GiB, {ms:.1} ms", candidate.describe(), gib(peak));
-        text += &format!("; {} pieces, accumulate {}", candidate.pieces, candidate.accumulate);
+        let _ = write!(text, "\nchosen: {}, {:.2} GiB, {ms:.1} ms", candidate.describe(), gib(peak));
+        let _ = write!(text, "; {} pieces, accumulate {}", candidate.pieces, candidate.accumulate);
     }
     if let Some(limit) = answer.limit {
-        text += &format!("\nlimit: {limit:?}");
+        let _ = write!(text, "\nlimit: {limit:?}");
     }
     for rejected in &answer.rejected {
-        text += &format!("\nrejected {}: {}", rejected.lever, rejected.why);
+        let _ = write!(text, "\nrejected {}: {}", rejected.lever, rejected.why);
     }
     for advice in &answer.advice {
-        text += &format!("\nadvice: {advice}");
+        let _ = write!(text, "\nadvice: {advice}");
     }
     text += "\nfront:";
     for tried in answer.front() {
         let (peak, ms) = (tried.outcome.peak.device_upper, milliseconds(&tried.outcome));
-        text += &format!(" {:.2} GiB {ms:.1} ms;", gib(peak));
+        let _ = write!(text, " {:.2} GiB {ms:.1} ms;", gib(peak));
     }
     text += "\ntried:";
     for tried in &answer.tried {
-        text += &format!(
+        let _ = write!(
+            text,
             "\n  {}{}",
             tried.candidate.describe(),
             if tried.on_card { "" } else { ", without a limit" }
@@ -99,7 +102,7 @@ fn plans_within_memory() {
             limits(3 * GIB, Label::Precision),
         ),
     ] {
-        all += &format!("== {name}\n{}\n", said(&script, &limits));
+        let _ = writeln!(all, "== {name}\n{}", said(&script, &limits));
     }
     insta::assert_snapshot!(all);
 }
@@ -128,7 +131,7 @@ fn where_nothing_fits() {
         ),
         ("much state", heavy, Limits { link: Some(1e10), ..limits(3 * GIB, Label::Exact) }),
     ] {
-        all += &format!("== {name}\n{}\n", said(&script, &limits));
+        let _ = writeln!(all, "== {name}\n{}", said(&script, &limits));
     }
     insta::assert_snapshot!(all);
 }
@@ -139,7 +142,7 @@ fn another_global_batch_is_accumulated() {
     let mut all = String::new();
     for wanted in [64, 256, 300, 512] {
         let limits = Limits { global_batch: Some(wanted), ..limits(40 * GIB, Label::Rounding) };
-        all += &format!("== {wanted}\n{}\n", said(&script, &limits));
+        let _ = writeln!(all, "== {wanted}\n{}", said(&script, &limits));
     }
     insta::assert_snapshot!(all);
 }
@@ -150,7 +153,7 @@ fn a_lever_that_gains_less_than_a_hundredth_is_left_out() {
     for half_ms in [2.1, 1.995, 1.97] {
         let script = Pretended { half_ms, ..pretended() };
         let limits = Limits { global_batch: Some(128), ..limits(40 * GIB, Label::Precision) };
-        all += &format!("== {half_ms} ms instead of 2\n{}\n", said(&script, &limits));
+        let _ = writeln!(all, "== {half_ms} ms instead of 2\n{}", said(&script, &limits));
     }
     insta::assert_snapshot!(all);
 }
@@ -161,7 +164,7 @@ fn an_interrupted_search_answers_with_what_it_has() {
     for patience in [1, 2, 3, 4, 6, 9] {
         let script = Pretended { patience, ..pretended() };
         let limits = limits(6 * GIB, Label::Rounding);
-        all += &format!("== after {patience} runs\n{}\n", said(&script, &limits));
+        let _ = writeln!(all, "== after {patience} runs\n{}", said(&script, &limits));
     }
     insta::assert_snapshot!(all);
 }

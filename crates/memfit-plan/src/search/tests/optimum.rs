@@ -1,5 +1,7 @@
 //! Compares the search with every combination of micro-batches, recomputed blocks and levers.
 
+use std::fmt::Write as _;
+
 use super::*;
 use crate::choose::{Block, Fate, peak};
 
@@ -199,7 +201,7 @@ fn combinations_of_levers_and_micro_batches() {
     ] {
         let mut trial = Small { blocks: blocks.clone(), times, fixed: 1_000, budget, paying };
         let answer = search(&mut trial, &asked(budget)).unwrap().unwrap();
-        all += &format!("== {name}\n{}\n", super::answers::text(&answer));
+        let _ = writeln!(all, "== {name}\n{}", super::answers::text(&answer));
     }
     insta::assert_snapshot!(all);
 }

@@ -1,6 +1,7 @@
 //! Tests of the search over several GPUs against all combinations in small worlds.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use memfit_vocabulary::Parallel;
 
@@ -245,9 +246,10 @@ fn plans_for_several_gpus() {
         ("nothing fits", World { model: 40 * GIB, ..world }, 1),
     ] {
         let answer = spread(&mut world, machines);
-        all += &format!("== {name}\n{}\n", super::answers::text(&answer));
-        all += &format!(
-            "ranks: {:?}, fewest: {:?}\n",
+        let _ = writeln!(all, "== {name}\n{}", super::answers::text(&answer));
+        let _ = writeln!(
+            all,
+            "ranks: {:?}, fewest: {:?}",
             answer.ranks.iter().map(|(rank, _)| rank).collect::<Vec<_>>(),
             answer.fewest
         );

@@ -1,5 +1,7 @@
 //! The model compiled as a whole, and activation budgets.
 
+use std::fmt::Write as _;
+
 use super::*;
 
 /// Training that a compiler makes faster, and whose activations it may reduce.
@@ -163,7 +165,7 @@ fn compiled_plans() {
         ),
     ] {
         let found = answer(&mut trial);
-        all += &format!("== {name}\n{}\n", super::answers::text(&found));
+        let _ = writeln!(all, "== {name}\n{}", super::answers::text(&found));
     }
     insta::assert_snapshot!(all);
 }
