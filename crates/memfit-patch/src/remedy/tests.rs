@@ -489,6 +489,12 @@ fn what_a_round_leaves_goes_at_its_end() {
         "{}",
         change.after
     );
+    // What is bound outside of the loop goes with its function; without a step, the loop is that of the values.
+    for text in [training("pass", ""), training("pass", "").replace("        optimizer.step()\n", "")] {
+        let change = left_over(&text, &["model = make", "loss = crit"], false).unwrap();
+        assert_eq!(lines(&change), ["+        del loss"]);
+    }
+    assert_eq!(left_over("import torch\nx = 1\ny = 2\n", &["x = 1"], false), Err(Refusal::NotHere));
     for (keeps, after, why) in [
         ("pass", "print(out)", "reads `out` after the loop"),
         ("if x:\n            out = up(out)", "", "reads `out` from the previous iteration"),
