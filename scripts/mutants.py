@@ -4,14 +4,15 @@
     python scripts/mutants.py [CRATE…] [--sample 240] [--seed 2026] [--alone]
     python scripts/mutants.py [CRATE…] [--seed 2026] --again     # only the survivors, after new tests
 
-cargo-mutants lists the mutants. All mutants of the sample are compiled into one build of the crate: a function
-has a copy of its body for each of its mutants, and an environment variable chooses one. So a mutant costs one run
-of the tests and no build. What cannot be compiled so (constants, `const fn`, and whatever breaks the build) is left
-out, or tried one by one with cargo-mutants (`--alone`), which takes ten times as long.
+cargo-mutants lists the mutants. All mutants of the sample are compiled into one build of the crate: a
+function has a copy of its body for each of its mutants, and an environment variable chooses one. So a mutant
+costs one run of the tests and no build. What cannot be compiled so (constants, `const fn`, and whatever
+breaks the build) is left out, or tried one by one with cargo-mutants (`--alone`), which takes ten times as
+long.
 
-Results go into measurements/mutants.json, the table into measurements/mutants.md. Per crate, the tests of that
-crate decide. A mutant that survives for a stated reason (scripts/mutants.toml, by file, function and change)
-counts apart.
+Results go into measurements/mutants.json, the table into measurements/mutants.md. Per crate, the tests of
+that crate decide. A mutant that survives for a stated reason (scripts/mutants.toml, by file, function and
+change) counts apart.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Mutant:
     """A change of some characters of a file. The number is its value of the environment variable."""
 
     name: str
-    # File, function and change, and which of several such changes in the file: this outlives edits of other lines.
+    # File, function and change, and which of several such changes: this outlives edits of other lines.
     key: str
     file: str
     begin: int
@@ -219,7 +220,7 @@ def build(crate: str, mutants: list[Mutant]) -> tuple[list[Mutant], list[str]]:
             refused: list[Mutant] = []
             for file, line in errors:
                 inside = [group for first, last, group in places.get(file, []) if first <= line <= last]
-                refused += min(inside, key=len, default=[])
+                refused += min(inside, key=lambda group: len(group), default=[])
             if not refused:
                 raise SystemExit(f"{crate} does not compile: {errors}")
             chosen = [mutant for mutant in chosen if mutant not in refused]
@@ -231,7 +232,17 @@ def build(crate: str, mutants: list[Mutant]) -> tuple[list[Mutant], list[str]]:
 
 def compile_tests(crate: str) -> tuple[list[tuple[str, int]], list[str]]:
     """The places of errors, and the test programs."""
-    command = ["cargo", "test", "--package", crate, "--lib", "--tests", "--no-run", "--message-format", "json"]
+    command = [
+        "cargo",
+        "test",
+        "--package",
+        crate,
+        "--lib",
+        "--tests",
+        "--no-run",
+        "--message-format",
+        "json",
+    ]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, env=ENVIRONMENT)
     errors, programs = [], []
     for line in done.stdout.splitlines():
@@ -239,7 +250,9 @@ def compile_tests(crate: str) -> tuple[list[tuple[str, int]], list[str]]:
         if message["reason"] == "compiler-message" and message["message"]["level"] == "error":
             spans = [span for span in message["message"]["spans"] if span["is_primary"]]
             errors += [(span["file_name"], span["line_start"]) for span in spans]
-        elif message["reason"] == "compiler-artifact" and message["executable"] and message["profile"]["test"]:
+        elif (
+            message["reason"] == "compiler-artifact" and message["executable"] and message["profile"]["test"]
+        ):
             programs.append(message["executable"])
     if done.returncode and not errors:
         raise SystemExit(done.stderr)
@@ -298,7 +311,9 @@ def try_all(crate: str, mutants: list[Mutant], with_alone: bool) -> Outcomes:
     if not tests_pass(crate, programs, 0, 1200):
         raise SystemExit(f"the tests of {crate} fail without a mutant")
     usual = time.monotonic() - built
-    told = f"{crate}: built in {built - began:.0f} s, {len(alone)} mutants alone, the tests take {usual:.1f} s"
+    told = (
+        f"{crate}: built in {built - began:.0f} s, {len(alone)} mutants alone, the tests take {usual:.1f} s"
+    )
     print(told, file=sys.stderr)
     for mutant in mutants:
         if mutant in alone:
