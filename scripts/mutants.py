@@ -220,7 +220,7 @@ def build(crate: str, mutants: list[Mutant]) -> tuple[list[Mutant], list[str]]:
             refused: list[Mutant] = []
             for file, line in errors:
                 inside = [group for first, last, group in places.get(file, []) if first <= line <= last]
-                refused += min(inside, key=lambda group: len(group), default=[])
+                refused += min(inside, key=len) if inside else []
             if not refused:
                 raise SystemExit(f"{crate} does not compile: {errors}")
             chosen = [mutant for mutant in chosen if mutant not in refused]
