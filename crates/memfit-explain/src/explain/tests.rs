@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
+mod answers;
 mod requests;
 
 /// Source file that the stacks refer to.
