@@ -489,7 +489,7 @@ fn what_a_round_leaves_goes_at_its_end() {
         "{}",
         change.after
     );
-    // What is bound outside of the loop goes with its function; without a step, the loop is that of the values.
+    // What is bound outside of the loop goes with its function; without a step, the loop is that of values.
     for text in [training("pass", ""), training("pass", "").replace("        optimizer.step()\n", "")] {
         let change = left_over(&text, &["model = make", "loss = crit"], false).unwrap();
         assert_eq!(lines(&change), ["+        del loss"]);
