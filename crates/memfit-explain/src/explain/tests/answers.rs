@@ -43,10 +43,10 @@ fn text(explanation: &Explanation) -> String {
     text
 }
 
-fn all(runs: &[(&str, Track, u64, &str)]) -> String {
+fn all(runs: Vec<(&str, Track, u64, &str)>) -> String {
     let mut all = String::new();
     for (name, track, limit, conf) in runs {
-        let explained = explained(track, Some(*limit), conf).expect("there is something to explain");
+        let explained = explained(&track, Some(limit), conf).expect("there is something to explain");
         let _ = writeln!(all, "== {name}\n{}", text(&explained));
     }
     all
@@ -60,7 +60,7 @@ fn what_grows() {
     let mut full = growing(12, 64 * MIB);
     let totals = Totals { allocated: 12 * 64 * MIB, reserved: 12 * 64 * MIB, time_us: None };
     full.add_moment(MomentKind::Oom(64 * MIB), 0, StackId::NONE, totals);
-    let told = all(&[
+    let told = all(vec![
         ("grows, and there is room", growing(5, 64 * MIB), 12 * 64 * MIB, ""),
         ("grows too briefly", growing(3, 64 * MIB), 12 * 64 * MIB, ""),
         ("has grown until nothing was left", full, 12 * 64 * MIB, ""),
@@ -74,7 +74,7 @@ fn what_grows() {
 
 #[test]
 fn what_is_needed_at_once() {
-    let told = all(&[
+    let told = all(vec![
         ("a forward pass that unwinds", unwound(true), 4 * GIB, ""),
         ("one that stays", unwound(false), 4 * GIB, ""),
         ("with a large limit", unwound(false), 16 * GIB, ""),
