@@ -204,6 +204,9 @@ fn a_forward_pass_in_the_statement_of_its_backward_pass_is_remarked() {
     };
     assert!(remarked("    model(x).mean().backward()\n"));
     assert!(!remarked("    loss = model(x).mean()\n    loss.backward()\n"));
+    let both = levers(None, &[("activation-offload", "[\"1\"]"), ("autocast-bf16", "true")]);
+    let remarks = patch(&script("    model(x).mean().backward()\n"), &both).remarks;
+    assert_eq!(remarks.len(), 2, "{remarks:?}");
 }
 
 #[test]
