@@ -112,13 +112,14 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def check_out() -> None:
-    """Bring the checkout that is mutated to this commit."""
+def check_out() -> str:
+    """Bring the checkout that is mutated to this commit, and return its short name."""
     commit = git("rev-parse", "HEAD")
     if not (TREE / ".git").exists():
         git("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(TREE))
     git("-C", str(TREE), "fetch", "--quiet", "origin", commit)
     git("-C", str(TREE), "checkout", "--quiet", "--force", "--detach", commit)
+    return git("rev-parse", "--short", commit)
 
 
 def list_mutants(crate: str) -> list[Mutant]:
@@ -354,9 +355,9 @@ def try_alone(crate: str, mutants: list[Mutant], outcomes: Outcomes, seconds: fl
                 outcomes.noticed.append(mutant)
 
 
-def reading(noticed: int, survived: list[Mutant]) -> dict[str, Any]:
+def reading(commit: str, noticed: int, survived: list[Mutant]) -> dict[str, Any]:
     return {
-        "commit": git("rev-parse", "--short", "HEAD"),
+        "commit": commit,
         "date": datetime.date.today().isoformat(),
         "noticed": noticed,
         "survived": [mutant.key for mutant in survived],
@@ -412,16 +413,16 @@ def main() -> None:
         raise SystemExit("there is no cargo-mutants: `cargo install cargo-mutants --locked` brings it")
     seed = str(chosen.seed)
     for crate in [] if chosen.table else chosen.crates or CRATES:
-        check_out()
+        commit = check_out()
         mutants = sorted(list_mutants(crate), key=lambda mutant: mutant.name)
         if chosen.again:
             before = set(stored()[crate][seed]["first"]["survived"])
             outcomes = try_all(crate, [mutant for mutant in mutants if mutant.key in before], True)
-            new = {"again": reading(len(before) - len(outcomes.survived), outcomes.survived)}
+            new = {"again": reading(commit, len(before) - len(outcomes.survived), outcomes.survived)}
         else:
             draw = random.Random(f"{seed} {crate}")
             outcomes = try_all(crate, draw.sample(mutants, min(chosen.sample, len(mutants))), chosen.alone)
-            new = {"first": reading(len(outcomes.noticed), outcomes.survived)}
+            new = {"first": reading(commit, len(outcomes.noticed), outcomes.survived)}
         results = stored()
         seeds = results.setdefault(crate, {})
         seeds[seed] = (seeds[seed] if chosen.again else {}) | new
