@@ -15,7 +15,7 @@
 #   make parallel  compare parallel plans on 2, 4 and 8 gloo processes with one process, with faults; takes an hour
 #   make models   check memory shared by processes under the ARM memory model, with loom
 #   make sanitizers  run the Rust tests of unsafe code and shared memory under a nightly compiler's sanitizers
-#   make mutants  mutation-test the crates that decide answers; needs cargo-mutants; takes hours
+#   make mutants  mutation-test the crates that decide answers; needs cargo-mutants; takes an hour
 #   make differential  compare the replay with PyTorch's own allocator, PROGRAMS random programs for each setting and release
 #   make libraries  run popular training libraries on virtual GPUs; rewrites docs/libraries.md
 #   make atlas    compute the largest batch of common models on each GPU; rewrites docs/atlas.md; takes hours; ATLAS_MINUTES=30 stops and resumes next time

@@ -1,27 +1,39 @@
 """Mutation testing of the deciding crates: a seeded sample of mutants, and how many of them no test notices.
 
     cargo install cargo-mutants --locked
-    python scripts/mutants.py [CRATE…] [--sample 200] [--seed 2026] [--minutes M]
+    python scripts/mutants.py [CRATE…] [--sample 240] [--seed 2026] [--alone]
+    python scripts/mutants.py [CRATE…] [--seed 2026] --again     # only the survivors, after new tests
 
-Results go into measurements/mutants.json, the table into measurements/mutants.md. Per crate,
-the tests of that crate decide. A mutant that survives for a stated reason (scripts/mutants.toml, by file,
-function and change) counts apart. With `--minutes`, a crate ends after that time, with what was tried until
-then: the order is the seed's, so that a shorter run is a sample, too.
+cargo-mutants lists the mutants. All mutants of the sample are compiled into one build of the crate: a
+function has a copy of its body for each of its mutants, and an environment variable chooses one. So a mutant
+costs one run of the tests and no build. What cannot be compiled so (constants, `const fn`, and whatever
+breaks the build) is left out, or tried one by one with cargo-mutants (`--alone`), which takes ten times as
+long.
+
+Results go into measurements/mutants.json, the table into measurements/mutants.md. Per crate, the tests of
+that crate decide. A mutant that survives for a stated reason (scripts/mutants.toml, by file, function and
+change) counts apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import contextlib
 import datetime
 import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +43,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-# A checkout of the commit, whose files are changed in place, so that nothing is compiled twice.
+# A checkout of the commit, whose files are changed in place, so that dependencies are compiled once.
 TREE = ROOT / "target/mutants"
 STORE = ROOT / "measurements/mutants.json"
 TABLE = ROOT / "measurements/mutants.md"
@@ -48,17 +60,51 @@ CRATES = (
     "memfit-source",
     "memfit-train",
 )
-# A name begins with the place in the file, which moves with every change above it.
-PLACE = re.compile(r"^(?P<file>[^:]+):\d+:\d+: (?P<change>.+)$")
+ENVIRONMENT = os.environ | {
+    "CARGO_PROFILE_DEV_DEBUG": "0",
+    "CARGO_INCREMENTAL": "1",
+    "INSTA_UPDATE": "no",
+    "INSTA_WORKSPACE_ROOT": str(TREE),
+    "PROPTEST_RNG_SEED": "2026",
+    "RUST_BACKTRACE": "0",
+}
+# A mutant may allocate without end.
+MEMORY_LIMIT = 6 << 30
+# Lints that refuse some mutants; a mutant that breaks them is as good as any other.
+ALLOW = "#![allow(arithmetic_overflow, unconditional_panic, unconditional_recursion)] "
+SWITCH = """
+#[doc(hidden)]
+pub fn memfit_mutant() -> u32 {
+    static MUTANT: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {
+        std::env::var("MEMFIT_MUTANT").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
+    });
+    *MUTANT
+}
+"""
 
 
-def check_out() -> None:
-    """Bring the checkout that is mutated to this commit."""
-    commit = git("rev-parse", "HEAD")
-    if not (TREE / ".git").exists():
-        git("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(TREE))
-    git("-C", str(TREE), "fetch", "--quiet", "origin", commit)
-    git("-C", str(TREE), "checkout", "--quiet", "--force", "--detach", commit)
+@dataclass
+class Mutant:
+    """A change of some characters of a file. The number is its value of the environment variable."""
+
+    name: str
+    # File, function and change, and which of several such changes: this outlives edits of other lines.
+    key: str
+    file: str
+    begin: int
+    end: int
+    replacement: str
+    function: tuple[int, int] | None
+    number: int = 0
+
+
+@dataclass
+class Outcomes:
+    """The mutants by outcome."""
+
+    noticed: list[Mutant] = field(default_factory=list)
+    survived: list[Mutant] = field(default_factory=list)
+    unviable: list[Mutant] = field(default_factory=list)
 
 
 def git(*arguments: str) -> str:
@@ -66,132 +112,322 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def sample(crate: str, count: int, seed: int) -> list[str]:
-    """The names of the mutants to try, in the order of the seed."""
-    listed = subprocess.run(
-        ["cargo", "mutants", "--list", "--json", "--package", crate],
-        cwd=TREE,
-        capture_output=True,
-        text=True,
-        check=True,
+def check_out() -> str:
+    """Bring the checkout that is mutated to this commit, and return its short name."""
+    commit = git("rev-parse", "HEAD")
+    if not (TREE / ".git").exists():
+        git("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(TREE))
+    git("-C", str(TREE), "fetch", "--quiet", "origin", commit)
+    git("-C", str(TREE), "checkout", "--quiet", "--force", "--detach", commit)
+    return git("rev-parse", "--short", commit)
+
+
+def list_mutants(crate: str) -> list[Mutant]:
+    command = ["cargo", "mutants", "--list", "--json", "--package", crate]
+    listed = subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=True)
+    texts: dict[str, list[int]] = {}
+    seen: collections.Counter[str] = collections.Counter()
+    mutants = []
+    for each in json.loads(listed.stdout):
+        file = each["file"]
+        if file not in texts:
+            starts = [0]
+            for line in (TREE / file).read_text().splitlines(keepends=True):
+                starts.append(starts[-1] + len(line))
+            texts[file] = starts
+
+        def offset(place: dict[str, int], starts: list[int] = texts[file]) -> int:
+            return starts[place["line"] - 1] + place["column"] - 1
+
+        def extent(span: dict[str, dict[str, int]], offset: Any = offset) -> tuple[int, int]:
+            return offset(span["start"]), offset(span["end"])
+
+        change = f"{file}: {each['name'].split(': ', 1)[1]}"
+        seen[change] += 1
+        key = change if seen[change] == 1 else f"{change} ({seen[change]})"
+        function = each["function"] and extent(each["function"]["span"])
+        mutants.append(Mutant(each["name"], key, file, *extent(each["span"]), each["replacement"], function))
+    return mutants
+
+
+def body_of(text: str) -> int | None:
+    """The offset after the brace that opens the body of a function, or None if it must be built alone."""
+    head = re.match(r"[^{;]*\bfn\b[^{;]*\{", re.sub(r"\[[^\[\]{}]*\]", lambda m: "_" * len(m[0]), text))
+    if head is None or re.search(r"\bconst\s+(unsafe\s+)?fn\b|->\s*impl\b", head[0]):
+        return None
+    return head.end()
+
+
+def with_switch(text: str, mutants: list[Mutant]) -> tuple[str, list[tuple[int, int, list[Mutant]]]]:
+    """The text of a file with all these mutants, and which lines belong to which of them."""
+    functions: dict[tuple[int, int], list[Mutant]] = {}
+    outermost: tuple[int, int] = (0, 0)
+    for span in sorted({m.function for m in mutants if m.function}, key=lambda span: (span[0], -span[1])):
+        if span[0] >= outermost[1]:
+            outermost = span
+        functions[outermost] = functions.get(outermost, []) + [m for m in mutants if m.function == span]
+    parts, lines = [], []
+    line, at = 1, 0
+
+    def add(part: str) -> tuple[int, int]:
+        nonlocal line
+        parts.append(part)
+        first = line
+        line += part.count("\n")
+        return first, line
+
+    for (begin, end), own in functions.items():
+        opening = body_of(text[begin:end])
+        assert opening is not None
+        body = (begin + opening, end - 1)
+        add(text[at : body[0]])
+        start, _ = add(" match crate::memfit_mutant() {\n")
+        for each in own:
+            changed = text[body[0] : each.begin] + each.replacement + text[each.end : body[1]]
+            first, last = add(f"{each.number} => {{{changed}\n}}\n")
+            lines.append((first, last - 1, [each]))
+        add(f"_ => {{{text[body[0] : body[1]]}\n}}\n}}")
+        # An error elsewhere in the function concerns all its mutants.
+        lines.append((start - text[begin : body[0]].count("\n"), line, own))
+        at = body[1]
+    add(text[at:])
+    return "".join(parts), lines
+
+
+def build(crate: str, mutants: list[Mutant]) -> tuple[list[Mutant], list[str]]:
+    """Build the tests with all mutants. Return those that can't be built so, and the test programs."""
+    root = f"crates/{crate}/src/lib.rs"
+    files = sorted({mutant.file for mutant in mutants} | {root})
+    originals = {file: (TREE / file).read_text() for file in files}
+
+    def switchable(mutant: Mutant) -> bool:
+        if mutant.function is None:
+            return False
+        begin, end = mutant.function
+        body = body_of(originals[mutant.file][begin:end])
+        return body is not None and mutant.begin >= begin + body
+
+    chosen = [mutant for mutant in mutants if switchable(mutant)]
+    try:
+        for _ in range(30):
+            places = {}
+            for file in files:
+                own = [mutant for mutant in chosen if mutant.file == file]
+                text, places[file] = with_switch(originals[file], own)
+                (TREE / file).write_text(ALLOW + text + SWITCH if file == root else text)
+            errors, programs = compile_tests(crate)
+            if not errors:
+                return [mutant for mutant in mutants if mutant not in chosen], programs
+            refused: list[Mutant] = []
+            for file, line in errors:
+                inside = [group for first, last, group in places.get(file, []) if first <= line <= last]
+                refused += min(inside, key=len) if inside else []
+            if not refused:
+                raise SystemExit(f"{crate} does not compile: {errors}")
+            chosen = [mutant for mutant in chosen if mutant not in refused]
+        raise SystemExit(f"{crate} does not compile")
+    finally:
+        for file, text in originals.items():
+            (TREE / file).write_text(text)
+
+
+def compile_tests(crate: str) -> tuple[list[tuple[str, int]], list[str]]:
+    """The places of errors, and the test programs."""
+    command = [
+        "cargo",
+        "test",
+        "--package",
+        crate,
+        "--lib",
+        "--tests",
+        "--no-run",
+        "--message-format",
+        "json",
+    ]
+    done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, env=ENVIRONMENT)
+    errors, programs = [], []
+    for line in done.stdout.splitlines():
+        message = json.loads(line)
+        if message["reason"] == "compiler-message" and message["message"]["level"] == "error":
+            spans = [span for span in message["message"]["spans"] if span["is_primary"]]
+            errors += [(span["file_name"], span["line_start"]) for span in spans]
+        elif (
+            message["reason"] == "compiler-artifact" and message["executable"] and message["profile"]["test"]
+        ):
+            programs.append(message["executable"])
+    if done.returncode and not errors:
+        raise SystemExit(done.stderr)
+    return errors, programs
+
+
+def tests_pass(crate: str, programs: list[str], number: int, seconds: float) -> bool:
+    """If all tests pass with a mutant, in time."""
+    folder = TREE / "crates" / crate
+    environment = ENVIRONMENT | {"MEMFIT_MUTANT": str(number), "CARGO_MANIFEST_DIR": str(folder)}
+    deadline = time.monotonic() + seconds
+    for program in programs:
+        child = subprocess.Popen(
+            [program],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT)),
+        )
+
+        def end(child: subprocess.Popen[str] = child) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+        timer = threading.Timer(max(deadline - time.monotonic(), 0), end)
+        timer.start()
+        failed = ""
+        assert child.stdout is not None
+        for line in child.stdout:
+            # The first failed test is enough.
+            if line.startswith("test ") and line.rstrip().endswith("FAILED"):
+                failed = line
+                end()
+                break
+        child.stdout.close()
+        timer.cancel()
+        if child.wait() or failed:
+            if number == 0:
+                print(failed or f"{program} ends with status {child.returncode}", file=sys.stderr)
+            return False
+    return True
+
+
+def try_all(crate: str, mutants: list[Mutant], with_alone: bool) -> Outcomes:
+    outcomes = Outcomes()
+    for number, mutant in enumerate(mutants, 1):
+        mutant.number = number
+    began = time.monotonic()
+    alone, programs = build(crate, mutants)
+    built = time.monotonic()
+    if not tests_pass(crate, programs, 0, 1200):
+        raise SystemExit(f"the tests of {crate} fail without a mutant")
+    usual = time.monotonic() - built
+    told = (
+        f"{crate}: built in {built - began:.0f} s, {len(alone)} mutants alone, the tests take {usual:.1f} s"
     )
-    names = sorted({mutant["name"] for mutant in json.loads(listed.stdout)})
-    return random.Random(f"{seed} {crate}").sample(names, min(count, len(names)))
-
-
-def try_all(crate: str, names: list[str], minutes: float | None) -> dict[str, list[str]]:
-    """The names by outcome (caught, missed, timeout, unviable) of those that were tried."""
-    outcomes: dict[str, list[str]] = {"caught": [], "missed": [], "timeout": [], "unviable": []}
-    deadline = None if minutes is None else datetime.datetime.now() + datetime.timedelta(minutes=minutes)
-    # In pieces, since cargo-mutants has an order of its own.
-    for begin in range(0, len(names), 20):
-        left = None if deadline is None else (deadline - datetime.datetime.now()).total_seconds()
-        if left is not None and left <= 0:
-            break
-        for outcome, found in try_some(crate, names[begin : begin + 20], left).items():
-            outcomes[outcome] += found
-        print({outcome: len(found) for outcome, found in outcomes.items()}, file=sys.stderr)
+    print(told, file=sys.stderr)
+    for mutant in mutants:
+        if mutant in alone:
+            continue
+        passed = tests_pass(crate, programs, mutant.number, 20 + 6 * usual)
+        (outcomes.survived if passed else outcomes.noticed).append(mutant)
+        if passed:
+            print(mutant.name, file=sys.stderr)
+    if with_alone:
+        try_alone(crate, alone, outcomes, 60 + 10 * usual)
+    seconds = (time.monotonic() - began) / max(len(mutants), 1)
+    print(f"{crate}: {seconds:.1f} s for each mutant", file=sys.stderr)
     return outcomes
 
 
-def try_some(crate: str, names: list[str], seconds: float | None) -> dict[str, list[str]]:
+def try_alone(crate: str, mutants: list[Mutant], outcomes: Outcomes, seconds: float) -> None:
+    """Build and try each of these mutants with cargo-mutants."""
+    if not mutants:
+        return
     with tempfile.TemporaryDirectory() as folder:
-        command = ["cargo", "mutants", "--package", crate, "--baseline", "skip", "--timeout", "300"]
-        command += ["--test-tool", "nextest", "--output", folder, "--no-times", "--in-place"]
-        # A lint that a mutant breaks says nothing of the tests.
-        command += ["--cap-lints", "true", "--line-col", "true"]
-        for name in names:
-            command += ["--re", f"^{re.escape(name)}$"]
-        environment = os.environ | {"CARGO_INCREMENTAL": "1", "PROPTEST_RNG_SEED": "2026"}
-        child = subprocess.Popen(command, cwd=TREE, stdout=subprocess.DEVNULL, env=environment)
-        try:
-            child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGINT)
-            child.wait()
-        file = Path(folder) / "mutants.out/outcomes.json"
-        if not file.exists():
-            raise SystemExit(f"cargo mutants ended with status {child.returncode} and no result")
-        kinds = {
-            "CaughtMutant": "caught",
-            "MissedMutant": "missed",
-            "Timeout": "timeout",
-            "Unviable": "unviable",
-        }
-        found: dict[str, list[str]] = {kind: [] for kind in kinds.values()}
-        for outcome in json.loads(file.read_text())["outcomes"]:
-            if isinstance(outcome["scenario"], dict) and outcome["summary"] in kinds:
-                found[kinds[outcome["summary"]]].append(outcome["scenario"]["Mutant"]["name"])
-        return found
+        command = ["cargo", "mutants", "--package", crate, "--baseline", "skip", "--in-place"]
+        command += ["--timeout", f"{seconds:.0f}", "--output", folder, "--no-times", "--cap-lints", "true"]
+        for mutant in mutants:
+            command += ["--re", f"^{re.escape(mutant.name)}$"]
+        command += ["--line-col", "true", "--", "--lib", "--tests"]
+        subprocess.run(command, cwd=TREE, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
+        names = {mutant.name: mutant for mutant in mutants}
+        for outcome in json.loads((Path(folder) / "mutants.out/outcomes.json").read_text())["outcomes"]:
+            if not isinstance(outcome["scenario"], dict):
+                continue
+            mutant = names[outcome["scenario"]["Mutant"]["name"]]
+            if outcome["summary"] == "MissedMutant":
+                outcomes.survived.append(mutant)
+                print(mutant.name, file=sys.stderr)
+            elif outcome["summary"] == "Unviable":
+                outcomes.unviable.append(mutant)
+            else:
+                outcomes.noticed.append(mutant)
 
 
-def reasons() -> dict[str, str]:
-    """Return the reasons why mutants may survive, by name without position."""
-    if not REASONS.exists():
-        return {}
-    return {each["mutant"]: each["reason"] for each in tomllib.loads(REASONS.read_text())["survivor"]}
+def reading(commit: str, noticed: int, survived: list[Mutant]) -> dict[str, Any]:
+    return {
+        "commit": commit,
+        "date": datetime.date.today().isoformat(),
+        "noticed": noticed,
+        "survived": [mutant.key for mutant in survived],
+    }
 
 
-def without_place(name: str) -> str:
-    found = PLACE.match(name)
-    assert found, name
-    return f"{found['file']}: {found['change']}"
+def stored() -> dict[str, Any]:
+    return json.loads(STORE.read_text()) if STORE.exists() else {}
 
 
 def write_table(results: dict[str, Any]) -> None:
-    known = reasons()
+    entries = tomllib.loads(REASONS.read_text())["survivor"] if REASONS.exists() else []
+    known = {each["mutant"] for each in entries}
     lines = [
         "# Mutation testing",
         "",
         "Written by `python scripts/mutants.py` (`make mutants`), which says how. A mutant survives if all tests of its crate pass",
-        "with it; the sample is drawn by a seed. Mutants that do not compile are left out.",
+        "with it; the sample is drawn by a seed. Mutants that do not compile are left out. The first reading is of the",
+        "tests as they were; the second tries its survivors again after new tests. Reasons are in `scripts/mutants.toml`.",
         "",
-        "| crate | tried | noticed | survived | of these with a reason | without | commit, date |",
-        "|---|--:|--:|--:|--:|--:|---|",
+        "| crate | seed | tried | survived at first | commit, date | survived now | of these with a reason | without | commit, date |",
+        "|---|--:|--:|--:|---|--:|--:|--:|---|",
     ]
     survivors = []
-    for crate, result in sorted(results.items()):
-        noticed = len(result["caught"]) + len(result["timeout"])
-        tried = noticed + len(result["missed"])
-        stated = [name for name in result["missed"] if without_place(name) in known]
-        open_ones = [name for name in result["missed"] if without_place(name) not in known]
-        survivors += open_ones
-        share = 100 * len(open_ones) / tried if tried else 0
-        lines.append(
-            f"| `{crate}` | {tried} | {noticed} | {len(result['missed'])} | {len(stated)} | {share:.1f} % "
-            f"| {result['commit']}, {result['date']} |"
-        )
+    for crate, seeds in sorted(results.items()):
+        for seed, readings in sorted(seeds.items()):
+            first, now = readings["first"], readings.get("again", readings["first"])
+            tried = first["noticed"] + len(first["survived"])
+            unstated = [key for key in now["survived"] if key not in known]
+            survivors += unstated
+            share = 100 * len(first["survived"]) / tried if tried else 0
+            lines.append(
+                f"| `{crate}` | {seed} | {tried} | {len(first['survived'])} ({share:.1f} %) "
+                f"| {first['commit']}, {first['date']} | {len(now['survived'])} "
+                f"| {len(now['survived']) - len(unstated)} "
+                f"| {len(unstated)} ({100 * len(unstated) / max(tried, 1):.1f} %) | {now['commit']}, {now['date']} |"
+            )
     if survivors:
-        lines += ["", "Survivors without a reason:", "", *(f"- `{name}`" for name in survivors)]
+        lines += ["", "Survivors without a reason:", "", *(f"- `{name}`" for name in sorted(set(survivors)))]
     TABLE.write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("crates", nargs="*", metavar="CRATE", help="default: all deciding crates")
-    parser.add_argument(
-        "--sample", type=int, default=200, help="mutants for each crate (default: %(default)s)"
-    )
+    parser.add_argument("--sample", type=int, default=240, help="mutants of a crate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--minutes", type=float, help="end each crate after this time")
+    parser.add_argument("--again", action="store_true", help="try the survivors of this seed again")
+    parser.add_argument("--alone", action="store_true", help="also try what needs a build of its own")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     chosen = parser.parse_args()
     if shutil.which("cargo-mutants") is None:
         raise SystemExit("there is no cargo-mutants: `cargo install cargo-mutants --locked` brings it")
-    check_out()
-    results = json.loads(STORE.read_text()) if STORE.exists() else {}
+    seed = str(chosen.seed)
     for crate in [] if chosen.table else chosen.crates or CRATES:
-        print(crate, file=sys.stderr)
-        outcomes = try_all(crate, sample(crate, chosen.sample, chosen.seed), chosen.minutes)
-        commit = git("rev-parse", "--short", "HEAD")
-        results[crate] = {
-            "commit": commit,
-            "date": datetime.date.today().isoformat(),
-            "seed": chosen.seed,
-            **outcomes,
-        }
+        commit = check_out()
+        mutants = sorted(list_mutants(crate), key=lambda mutant: mutant.name)
+        if chosen.again:
+            before = set(stored()[crate][seed]["first"]["survived"])
+            outcomes = try_all(crate, [mutant for mutant in mutants if mutant.key in before], True)
+            new = {"again": reading(commit, len(before) - len(outcomes.survived), outcomes.survived)}
+        else:
+            draw = random.Random(f"{seed} {crate}")
+            outcomes = try_all(crate, draw.sample(mutants, min(chosen.sample, len(mutants))), chosen.alone)
+            new = {"first": reading(commit, len(outcomes.noticed), outcomes.survived)}
+        results = stored()
+        seeds = results.setdefault(crate, {})
+        seeds[seed] = (seeds[seed] if chosen.again else {}) | new
         STORE.write_text(json.dumps(results, indent=1) + "\n")
-    write_table(results)
+    write_table(stored())
 
 
 if __name__ == "__main__":

@@ -245,6 +245,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_lowest_range_that_is_large_enough_is_used_first() {
+        const MIB: u64 = 1 << 20;
+        let mut device = SimulatedDevice::new(100 * MIB);
+        let ranges: Vec<Address> =
+            [2, 2, 8, 2, 8].into_iter().map(|mib| device.malloc(mib * MIB).expect("there is room")).collect();
+        for (index, mib) in [(0, 2), (2, 8), (4, 8)] {
+            device.free(ranges[index], mib * MIB);
+        }
+        let behind = |range: Address, mib: u64| Some(Address(range.0 + mib * MIB));
+        assert_eq!(device.malloc(6 * MIB), Some(ranges[2]));
+        assert_eq!(device.malloc(4 * MIB), Some(ranges[4]), "two MiB are left of the range below");
+        assert_eq!(device.malloc(2 * MIB), Some(ranges[0]));
+        assert_eq!(device.malloc(2 * MIB), behind(ranges[2], 6), "the rest of a range serves, too");
+        assert_eq!(device.malloc(4 * MIB), behind(ranges[4], 4));
+        assert_eq!(device.malloc(2 * MIB), behind(ranges[4], 8), "nothing is left below the top");
+    }
+
+    #[test]
     fn capacity_is_exact_and_addresses_are_used_again() {
         const MIB: u64 = 1 << 20;
         let mut device = SimulatedDevice::new(10 * MIB);

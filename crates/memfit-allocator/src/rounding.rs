@@ -15,9 +15,7 @@ pub const ROUND_LARGE: u64 = 2 << 20;
 
 /// Size of the block for a request of `requested` bytes, without an unsplit remainder.
 pub fn round_size(requested: u64, settings: &Settings) -> u64 {
-    if requested < MIN_BLOCK {
-        return MIN_BLOCK;
-    }
+    let requested = requested.max(MIN_BLOCK);
     let divisions = settings.roundup.steps_for(requested);
     if divisions > 1 && requested > MIN_BLOCK * divisions {
         next_division(requested, divisions)

@@ -347,6 +347,34 @@ mod tests {
         assert_eq!(settings.roundup.steps_for(1024 * MIB), 0);
     }
 
+    /// Each setting at the ends of its values, and one beyond.
+    #[test]
+    fn each_setting_has_its_values() {
+        let fraction = |text: &str| parse(&format!("per_process_memory_fraction:{text}"));
+        for (text, value) in [("0", 0.0), ("0.25", 0.25), ("1.0", 1.0)] {
+            assert_eq!(fraction(text).expect("a fraction").memory_fraction, Some(value));
+        }
+        assert!(fraction("-0.1").is_err() && fraction("1.1").is_err() && fraction("half").is_err());
+        assert_eq!(parse("").expect("no setting").memory_fraction, None);
+        for (setting, least, below) in [
+            ("max_split_size_mb", 20, 19),
+            ("max_non_split_rounding_mb", 21, 20),
+            ("large_segment_size_mb", 20, 18),
+        ] {
+            assert!(parse(&format!("{setting}:{least}")).is_ok(), "{setting}:{least}");
+            assert!(parse(&format!("{setting}:{below}")).is_err(), "{setting}:{below}");
+        }
+        assert!(parse("large_segment_size_mb:33").is_err(), "an odd number of MiB");
+        for threshold in ["0", "1", "-0.5", "much"] {
+            assert!(parse(&format!("garbage_collection_threshold:{threshold}")).is_err(), "{threshold}");
+        }
+        assert!(parse("throw_on_cudamalloc_oom:True").expect("a setting").rejects_early);
+        assert!(!parse("throw_on_cudamalloc_oom:False").expect("a setting").rejects_early);
+        for unchanging in super::WITHOUT_EFFECT.iter().chain(&["expandable_segments_reserve_by_class"]) {
+            assert_eq!(parse(&format!("{unchanging}:1")), Ok(Settings::default()), "{unchanging}");
+        }
+    }
+
     #[test]
     fn the_rest_of_a_list_begins_at_or_behind_its_last_key() {
         let text = "roundup_power2_divisions:[64:8,256:4,>:1]";

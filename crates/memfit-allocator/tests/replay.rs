@@ -4,11 +4,12 @@ mod support;
 
 use memfit_allocator::{Edit, Outcome, Program, Release, ReplayConditions, recording, rewind, track, verify};
 use memfit_recording::{
-    Limits, MomentKind, PickleLimits, Recording, SegmentBlock, SegmentBlockState, Snapshot, TraceAction,
-    TraceEvent,
+    Annotation, Frame, Limits, MomentKind, PickleLimits, Recording, Segment, SegmentBlock, SegmentBlockState,
+    Snapshot, StackId, TraceAction, TraceEvent, Unknown,
 };
+use memfit_vocabulary::Phase;
 use proptest::prelude::*;
-use support::{CAPACITY, MIB, Step, Which, conf, given, run, snapshot, step};
+use support::{CAPACITY, MIB, Step, Which, alloc, conf, free, given, run, snapshot, step};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
@@ -24,6 +25,24 @@ proptest! {
         prop_assert_eq!(found.addresses.matching, found.addresses.predicted);
         prop_assert_eq!(found.segments.matching, found.segments.predicted);
         prop_assert_eq!(found.blocks.matching, found.blocks.predicted);
+        prop_assert_eq!(found.resumed, 0);
+    }
+
+    /// Outside of captures, which no trace contains, and in which less is released before a request fails.
+    #[test]
+    fn a_limited_cache_is_predicted(
+        conf in prop::sample::select(vec![
+            "max_split_size_mb:40",
+            "garbage_collection_threshold:0.4,per_process_memory_fraction:0.9",
+            "garbage_collection_threshold:0.7,per_process_memory_fraction:0.6,max_split_size_mb:64",
+        ]),
+        steps in prop::collection::vec(step(), 1..150),
+    ) {
+        let steps = steps.into_iter().filter(|step| !matches!(step, Step::Capture));
+        let allocator = run(conf, steps.collect());
+        let found = verify(&snapshot(&allocator, usize::MAX), 0, &given(conf)).expect("the state is valid");
+        prop_assert!(found.mismatches.is_empty(), "{:?}", found.mismatches);
+        prop_assert_eq!(found.segments.matching, found.segments.predicted);
         prop_assert_eq!(found.resumed, 0);
     }
 
@@ -138,6 +157,161 @@ fn a_block_that_moved_is_found_out() {
     assert_eq!((found.addresses.predicted, found.addresses.matching), (20, 19));
     assert_eq!(found.mismatches[0].event, last);
     assert_eq!(found.mismatches[0].recorded, (moved, 1000));
+}
+
+#[test]
+fn a_track_says_what_it_does_not_know_and_keeps_what_was_recorded() {
+    let steps = vec![alloc(1000, 0), alloc(30 * MIB, 0), free(0), alloc(2 * MIB, 1)];
+    let allocator = run("", steps);
+    let whole = snapshot(&allocator, usize::MAX);
+    let tracked = |snapshot: &Snapshot| track(snapshot, 0, &given("")).expect("the state is valid").track;
+    let plain = tracked(&whole);
+    assert_eq!(plain.unknown, [Unknown::Stacks, Unknown::Times, Unknown::Steps, Unknown::Modules]);
+    assert!(plain.moments().iter().all(|moment| moment.time_us.is_none()), "zero is no time");
+    // A ring buffer that dropped the beginning.
+    let cut = tracked(&snapshot(&allocator, 1));
+    assert_eq!(cut.unknown[0], Unknown::Before { blocks: 1, bytes: 30 * MIB });
+    assert!(cut.moments().iter().all(|moment| moment.time_us.is_none()));
+    // Times, and an optimizer step around the last request.
+    let mut timed = whole.clone();
+    for (event, time) in timed.events.iter_mut().zip(10..) {
+        event.time_us = time;
+    }
+    let last = timed.events.last().expect("there are events").time_us;
+    let name = timed.texts.intern("Optimizer.step#SGD.step");
+    for (time_us, begins) in [(11, true), (11, false), (last, true), (last + 1, false)] {
+        timed.annotations.push(Annotation { device: None, name, time_us, begins });
+    }
+    let timed = tracked(&timed);
+    assert_eq!(timed.unknown, [Unknown::Stacks, Unknown::Modules]);
+    let phases: Vec<Phase> = timed.blocks().iter().map(|block| block.phase).collect();
+    assert_eq!(phases, [Phase::Other, Phase::Other, Phase::Optimizer]);
+    assert!(timed.moments().iter().all(|moment| moment.time_us.is_some_and(|time| time >= 10)));
+    let steps = timed.moments().iter().filter_map(|moment| match moment.kind {
+        MomentKind::Step(step) => Some((step, moment.time_us)),
+        _ => None,
+    });
+    assert_eq!(steps.collect::<Vec<_>>(), [(1, Some(11)), (2, Some(last + 1))]);
+}
+
+#[test]
+fn sizes_that_were_replayed_wrongly_are_taken_from_the_end() {
+    // In halves of a power of two, blocks are larger than by default.
+    let steps = (0..30).map(|count| alloc(MIB + 70_000 * count, 0)).chain([free(0), free(u64::MAX / 2)]);
+    let allocator = run("roundup_power2_divisions:2", steps.collect());
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let wrong = given("");
+    let found = verify(&snapshot, 0, &wrong).expect("the state is valid");
+    assert!(found.resumed > 0, "the replay notices");
+    let track = track(&snapshot, 0, &wrong).expect("the state is valid").track;
+    let mut live: Vec<(u64, u64)> = track
+        .blocks()
+        .iter()
+        .filter(|block| block.freed == u32::MAX)
+        .map(|block| (block.address, block.bytes))
+        .collect();
+    live.sort_unstable();
+    let mut known: Vec<(u64, u64)> = snapshot
+        .blocks
+        .iter()
+        .filter(|block| block.state == SegmentBlockState::Allocated)
+        .map(|block| (block.address, block.size))
+        .collect();
+    known.sort_unstable();
+    // Nothing contradicts the size of the last block.
+    assert_eq!(live[..live.len() - 1], known[..known.len() - 1]);
+}
+
+#[test]
+fn what_cannot_be_undone_is_counted() {
+    let allocator = run("", vec![alloc(3 * MIB, 0), free(0)]);
+    let good = snapshot(&allocator, usize::MAX);
+    assert_eq!(rewind(&good, 0, &given(""), 0).inconsistent, 0);
+    // Of the events segment_alloc, alloc, free_requested, free_completed: one is impossible, or not there.
+    for wrong in [1, 2] {
+        let mut bad = good.clone();
+        bad.events[wrong].address = u64::MAX;
+        assert!(rewind(&bad, 0, &given(""), 0).inconsistent > 0, "event {wrong}");
+        bad.events[wrong].address = 4096;
+        assert!(rewind(&bad, 0, &given(""), 0).inconsistent > 0, "event {wrong}");
+    }
+}
+
+#[test]
+fn each_device_has_its_own_segments() {
+    let allocator = run("", vec![alloc(3 * MIB, 0), alloc(30 * MIB, 1), free(0)]);
+    let mut snapshot = snapshot(&allocator, usize::MAX);
+    // The same again on a second device, a terabyte further up.
+    let events = snapshot.events.clone();
+    snapshot
+        .events
+        .extend(events.iter().map(|event| TraceEvent { address: event.address + (1 << 40), ..*event }));
+    snapshot.traces.push(events.len()..2 * events.len());
+    for segment in snapshot.segments.clone() {
+        let blocks = snapshot.blocks[segment.blocks.clone()].to_vec();
+        let start = snapshot.blocks.len();
+        snapshot.blocks.extend(
+            blocks.into_iter().map(|block| SegmentBlock { address: block.address + (1 << 40), ..block }),
+        );
+        let blocks = start..snapshot.blocks.len();
+        snapshot.segments.push(Segment {
+            device: 1,
+            address: segment.address + (1 << 40),
+            blocks,
+            ..segment
+        });
+    }
+    for device in [0, 1] {
+        assert!(rewind(&snapshot, device, &given(""), 0).segments.is_empty(), "everything is undone");
+        let found = verify(&snapshot, device, &given("")).expect("the state is valid");
+        assert_eq!((found.mismatches, found.events), (vec![], events.len() as u64));
+    }
+}
+
+#[test]
+fn blocks_from_before_have_the_stack_of_the_end_unless_another_lay_there() {
+    let steps = vec![
+        alloc(3 * MIB, 0),
+        alloc(4 * MIB, 0),
+        alloc(5 * MIB, 0),
+        // The last two are allocated again where they were.
+        free(u64::MAX),
+        alloc(5 * MIB, 0),
+    ];
+    let allocator = run("", steps);
+    let mut cut = snapshot(&allocator, 3);
+    assert_eq!(cut.events[0].action, TraceAction::FreeRequested);
+    let name = cut.texts.intern("forward");
+    let frame = cut.stacks.intern_frame(Frame { name, file: name, line: 1 });
+    let stack = cut.stacks.intern(&[frame]);
+    cut.blocks.iter_mut().for_each(|block| block.stack = stack);
+    cut.events.iter_mut().for_each(|event| event.time_us = 77);
+    let track = track(&cut, 0, &given("")).expect("the state is valid").track;
+    assert_eq!(track.unknown[0], Unknown::Before { blocks: 3, bytes: 12 * MIB });
+    let before: Vec<(u64, bool)> = track
+        .blocks()
+        .iter()
+        .take(3)
+        .map(|block| (block.bytes / MIB, block.stack != StackId::NONE))
+        .collect();
+    assert_eq!(before, [(3, true), (4, true), (5, false)]);
+    // They have been there since the trace began.
+    assert!(track.moments().iter().all(|moment| moment.time_us == Some(77)));
+}
+
+#[test]
+fn a_block_freed_early_makes_room_for_what_is_requested_then() {
+    // Two blocks that do not fit together; the first is freed behind the second.
+    let steps = vec![alloc(220 * MIB, 0), alloc(220 * MIB, 0), free(0)];
+    let allocator = run("", steps);
+    assert_eq!(allocator.stats().num_ooms, 1);
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let outcome = |edit: &dyn Fn(u32) -> Edit| replay_calls(&snapshot, &given(""), &given(""), edit);
+    let (failure, _) = outcome(&|_| Edit::Keep).died.expect("it fails again");
+    for (moment, survives) in [(failure - 1, true), (failure, true), (failure + 1, false)] {
+        let edit = |block| if block == 0 { Edit::FreeAt(moment) } else { Edit::Keep };
+        assert_eq!(outcome(&edit).died.is_none(), survives, "freed at {moment}, failed at {failure}");
+    }
 }
 
 #[test]

@@ -275,6 +275,50 @@ fn garbage_is_collected_only_where_a_fraction_is_set() {
 }
 
 #[test]
+fn garbage_is_what_lay_longer_than_the_mean_until_that_is_enough() {
+    // Of 500 MiB allowed, 250 may stay.
+    let mut allocator = traced_allocator(1000 * MIB, "garbage_collection_threshold:0.5");
+    allocator.set_memory_fraction(0.5);
+    let blocks: Vec<Address> = (0..5).map(|nth| get(&mut allocator, (40 + 4 * nth) * MIB)).collect();
+    for block in blocks {
+        give(&mut allocator, block);
+        // Each request ages what is free; none of it serves another stream.
+        allocator.malloc(2 * MIB, SIDE).expect("there is room");
+    }
+    actions(&mut allocator);
+    allocator.malloc(60 * MIB, SIDE).expect("there is room");
+    // 260 MiB are above the threshold by 10 MiB. The ages are 6 to 2: three blocks are as old as the mean.
+    let freed = actions(&mut allocator).into_iter().filter(|(action, _)| *action == Action::SegmentFree);
+    assert_eq!(freed.map(|(_, size)| size / MIB).collect::<Vec<u64>>(), [40, 44, 48]);
+}
+
+#[test]
+fn what_a_device_cannot_have_is_rejected_where_that_is_set() {
+    for (conf, fraction, rejections, failures) in [
+        ("throw_on_cudamalloc_oom:True", None, 1, 0),
+        ("throw_on_cudamalloc_oom:False", None, 0, 1),
+        ("throw_on_cudamalloc_oom:True", Some(1.0), 0, 1),
+    ] {
+        let mut allocator = traced_allocator(100 * MIB, conf);
+        if let Some(fraction) = fraction {
+            allocator.set_memory_fraction(fraction);
+        }
+        get(&mut allocator, 40 * MIB);
+        actions(&mut allocator);
+        assert!(allocator.malloc(62 * MIB, MAIN).is_err());
+        let stats = allocator.stats();
+        assert_eq!(
+            (stats.num_oom_rejections, stats.num_ooms),
+            (rejections, failures),
+            "{conf}, {fraction:?}"
+        );
+        let traced = actions(&mut allocator).iter().any(|(action, _)| *action == Action::OutOfMemory);
+        assert_eq!(traced, failures > 0, "{conf}: PyTorch traces no rejection");
+        get(&mut allocator, 60 * MIB);
+    }
+}
+
+#[test]
 fn expandable_segments_map_what_is_needed_in_whole_pages() {
     let mut allocator = traced_allocator(1 << 30, "expandable_segments:True");
     let first = get(&mut allocator, 30 * MIB);
@@ -428,8 +472,12 @@ fn pools_may_help_out_before_or_after_the_cache_is_released() {
         assert_eq!(reserved(&allocator), if flushed { 40 << 20 } else { 60 << 20 }, "{release}");
         assert_eq!(allocator.stats().num_ooms, 0);
     }
-    let options = PoolOptions { use_on_oom: true, ..PoolOptions::default() };
-    assert!(release_with(1 << 30, "", Release::new(2, 8)).hold_pool(pool, options).is_err());
+    // A pool that was not asked for help gives none.
+    let mut allocator = traced_allocator(60 * MIB, "");
+    allocator.hold_pool(pool, PoolOptions::default()).expect("the pool is new");
+    let inside = allocator.malloc_in(pool, 40 * MIB, MAIN).expect("there is room");
+    allocator.free(inside).expect("it was handed out");
+    assert!(allocator.malloc(40 * MIB, MAIN).is_err());
 }
 
 #[test]
@@ -474,6 +522,61 @@ fn of_equal_blocks_the_oldest_segments_or_the_lowest_is_taken() {
         give(&mut allocator, young);
         let wanted = if older_wins { old } else { young };
         assert_eq!(get(&mut allocator, 12 * MIB), wanted, "{release}");
+    }
+}
+
+#[test]
+fn releases_have_the_pools_that_they_have() {
+    let options = |use_on_oom, no_split| PoolOptions { use_on_oom, no_split, ..PoolOptions::default() };
+    for (minor, plain, on_oom, unsplit) in
+        [(8, true, false, false), (9, true, true, false), (10, true, true, true)]
+    {
+        let holds = |options: PoolOptions| {
+            release_with(1 << 30, "", Release::new(2, minor)).hold_pool(PoolId(1, 0), options).is_ok()
+        };
+        assert_eq!(
+            (holds(options(false, false)), holds(options(true, false)), holds(options(false, true))),
+            (plain, on_oom, unsplit),
+            "2.{minor}"
+        );
+    }
+}
+
+#[test]
+fn a_private_pool_is_emptied_once_nobody_uses_it() {
+    let pool = PoolId(1, 0);
+    let mut allocator = traced_allocator(1 << 30, "");
+    assert!(allocator.empty_pool(pool).is_err(), "there is no such pool");
+    allocator.hold_pool(pool, PoolOptions::default()).expect("the pool is new");
+    let inside = allocator.malloc_in(pool, 4 * MIB, MAIN).expect("there is room");
+    allocator.free(inside).expect("it was handed out");
+    allocator.empty_pool(pool).expect("the pool is there");
+    assert_eq!(reserved(&allocator), 20 << 20, "it is in use");
+    allocator.release_pool(pool).expect("it is held");
+    allocator.empty_pool(pool).expect("the pool is there");
+    assert_eq!(reserved(&allocator), 0);
+    assert!(allocator.empty_pool(pool).is_err(), "an empty pool without users is forgotten");
+}
+
+#[test]
+fn a_use_within_a_capture_keeps_no_block_behind_it() {
+    // A graph orders its own kernels; only a use outside of it must be waited for.
+    for (before, within, waits) in [(false, true, false), (true, false, true), (false, false, false)] {
+        let mut allocator = traced_allocator(1 << 30, "");
+        allocator.device_mut().device.hold_events();
+        let block = get(&mut allocator, 8 * MIB);
+        if before {
+            allocator.record_stream(block, SIDE).expect("it was handed out");
+        }
+        allocator.begin_capture(PoolId(0, 1), CaptureFilter::Stream(SIDE)).expect("nothing else is captured");
+        if within {
+            allocator.record_stream(block, SIDE).expect("it was handed out");
+        }
+        give(&mut allocator, block);
+        allocator.end_capture(PoolId(0, 1)).expect("it was begun");
+        get(&mut allocator, 1);
+        let again = get(&mut allocator, 8 * MIB);
+        assert_eq!(again != block, waits, "used before the capture: {before}, within: {within}");
     }
 }
 

@@ -322,6 +322,23 @@ Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more infor
     }
 
     #[test]
+    fn the_figures_of_a_message_are_those_of_the_card() {
+        const GIB: u64 = 1 << 30;
+        let message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 16.00 GiB of which 1.00 GiB is free. Process 41 has 3.00 GiB memory in use. Including non-PyTorch memory, this process has 12.00 GiB memory in use. Of the allocated memory 9.00 GiB is allocated by PyTorch, with 1.00 GiB allocated in private pools (e.g., CUDA Graphs), and 2.00 GiB is reserved by PyTorch but unallocated.";
+        let card = card_from_text(&text_of(message));
+        assert_eq!((card.capacity, card.limit, card.withheld), (Some(16 * GIB), Some(12 * GIB), 0));
+        assert_eq!((card.in_private_pools, card.own_outside), (GIB, Some(GIB)));
+        let others: Vec<(u32, u64, u64)> =
+            card.others.iter().map(|other| (other.pid, other.reserved, other.bytes)).collect();
+        assert_eq!(others, [(41, 3 * GIB, 3 * GIB)]);
+        // What the process may not use, although it is free.
+        let allowed =
+            message.replace("Of the allocated memory", "11.50 GiB allowed; Of the allocated memory");
+        let card = card_from_text(&text_of(&allowed));
+        assert_eq!((card.limit, card.withheld), (Some(23 * GIB / 2), GIB / 2));
+    }
+
+    #[test]
     fn the_runtime_alone_proves_nothing_of_workers_and_figures_say_more() {
         let bare = "RuntimeError: CUDA error: out of memory";
         assert_eq!((card_from_text(&text_of(bare)).refused, worker_number(bare)), (None, None));

@@ -275,6 +275,53 @@ mod tests {
     }
 
     #[test]
+    fn a_role_needs_the_file_and_the_function() {
+        let torch = |file: &str| format!("/v/site-packages/torch/{file}");
+        for (file, name, role) in [
+            (torch("autograd/graph.py"), "_engine_run_backward", Role::Backward),
+            (torch("autograd/__init__.py"), "_make_grads", Role::Backward),
+            (torch("autograd/__init__.py"), "backward", Role::Plain),
+            ("/v/site-packages/bnb/optim/adamw.py".to_owned(), "step", Role::Optimizer),
+            ("/v/site-packages/bnb/optim/adamw.py".to_owned(), "other", Role::Plain),
+            ("/v/site-packages/bnb/functional.py".to_owned(), "step", Role::Plain),
+            (torch("nn/modules/module.py"), "_apply", Role::Placing),
+            (torch("_dynamo/eval_frame.py"), "_apply", Role::Plain),
+            (torch("nn/modules/linear.py"), "__init__", Role::Placing),
+            (torch("nn/modules/linear.py"), "forward", Role::Plain),
+            (torch("utils/data/dataset.py"), "__init__", Role::Plain),
+            (torch("nn/parameter.py"), "__deepcopy__", Role::Placing),
+            (torch("nn/parameter.py"), "__new__", Role::Plain),
+            (torch("nn/modules/module.py"), "_call_impl", Role::Forward),
+            (torch("fx/interpreter.py"), "_call_impl", Role::Plain),
+        ] {
+            assert_eq!(origin(&[(file.as_str(), name), ("/me/train.py", "f")]).role, role, "{file}, {name}");
+        }
+    }
+
+    #[test]
+    fn what_an_operation_allocates_is_read_from_its_frames() {
+        let of = |file: &str, name: &str| {
+            let found =
+                origin(&[("/v/site-packages/torch/_tensor.py", "f"), (file, name), ("/me/train.py", "g")]);
+            let operation = found.operation;
+            (operation.state, operation.workspace, operation.capture, operation.loss)
+        };
+        for (file, name, expected) in [
+            ("/v/site-packages/torch/optim/adam.py", "_init_group", (true, false, false, false)),
+            ("/v/site-packages/bnb/optim/optimizer.py", "init_state", (true, false, false, false)),
+            ("/v/site-packages/other/pool.py", "init_state", (false, false, false, false)),
+            ("/v/site-packages/torch/optim/adam.py", "step", (false, false, false, false)),
+            ("libtorch_cuda.so", "at::cuda::getCurrentCUDABlasHandle()", (false, true, false, false)),
+            ("libtorch_cuda.so", "allocateCUDABlasWorkspace", (false, true, false, false)),
+            ("/v/site-packages/torch/cuda/graphs.py", "capture_begin", (false, false, true, false)),
+            ("/v/site-packages/torch/nn/functional.py", "cross_entropy", (false, false, false, true)),
+            ("/v/site-packages/torch/nn/functional.py", "linear", (false, false, false, false)),
+        ] {
+            assert_eq!(of(file, name), expected, "{file}, {name}");
+        }
+    }
+
+    #[test]
     fn files_of_libraries_and_of_python_are_not_the_users() {
         for file in [
             "",

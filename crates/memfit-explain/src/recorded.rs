@@ -211,6 +211,22 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_the_message_names_has_the_lines_of_its_own_track() {
+        let named = |pid, bytes| OtherProcess { pid, reserved: bytes, bytes, ..OtherProcess::default() };
+        let (own, other) = (holder(1, 1 << 30), holder(9, 2 << 30));
+        let tracks = [(&own, 0), (&other, 0)];
+        let merged =
+            merge_other_processes(&own, 0, &tracks, vec![named(1, 5), named(9, 3 << 30), named(4, 7)]);
+        let figures: Vec<(u32, u64, u64)> =
+            merged.iter().map(|other| (other.pid, other.reserved, other.bytes)).collect();
+        // The process itself is no other one; of one without a track, nothing is known to be reserved.
+        assert_eq!(figures, [(9, 2 << 30, 3 << 30), (4, 0, 7)]);
+        // On another device, its track says nothing of this one.
+        let merged = merge_other_processes(&own, 0, &[(&own, 0), (&other, 1)], vec![named(9, 3 << 30)]);
+        assert_eq!((merged[0].reserved, merged[0].bytes), (0, 3 << 30));
+    }
+
+    #[test]
     fn a_request_that_fails_beside_enough_free_memory_was_not_allowed() {
         let given = ReplayConditions {
             settings: memfit_allocator::Settings::default(),

@@ -183,6 +183,51 @@ fn a_model_is_compiled_as_a_whole_or_block_by_block_and_told_what_to_keep() {
 }
 
 #[test]
+fn the_scripts_own_autocast_of_the_step_is_changed() {
+    let script = "import torch\n\ndef evaluate():\n    with torch.autocast(\"cuda\", dtype=torch.float16):\n        model(x)\n\nmodel = make()\noptimizer = torch.optim.SGD(model.parameters(), lr=1)\nfor x in loader:\n    with torch.autocast(\"cuda\", dtype=torch.float16, enabled=args.amp):\n        loss = model(x).mean()\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n";
+    let text = patch(script, &levers(None, &[("autocast-bf16", "true")])).text;
+    assert!(text.contains("with torch.autocast(\"cuda\", dtype=torch.bfloat16, enabled=True):"), "{text}");
+    assert_eq!(text.matches("dtype=torch.float16").count(), 1, "the evaluation keeps its own: {text}");
+    assert_eq!(text.matches("autocast").count(), 2, "{text}");
+}
+
+#[test]
+fn a_forward_pass_in_the_statement_of_its_backward_pass_is_remarked() {
+    let script = |body: &str| {
+        format!(
+            "import torch\nmodel = make()\noptimizer = torch.optim.SGD(model.parameters(), lr=1)\nfor x in loader:\n    optimizer.zero_grad()\n{body}    optimizer.step()\n"
+        )
+    };
+    let remarked = |body: &str| {
+        let patched = patch(&script(body), &levers(None, &[("autocast-bf16", "true")]));
+        patched.remarks.iter().any(|remark| remark.contains("in one statement"))
+    };
+    assert!(remarked("    model(x).mean().backward()\n"));
+    assert!(!remarked("    loss = model(x).mean()\n    loss.backward()\n"));
+    let both = levers(None, &[("activation-offload", "[\"1\"]"), ("autocast-bf16", "true")]);
+    let remarks = patch(&script("    model(x).mean().backward()\n"), &both).remarks;
+    assert_eq!(remarks.len(), 2, "{remarks:?}");
+}
+
+#[test]
+fn what_a_person_should_know_is_remarked_once() {
+    let remarks = |given: &[(&str, &str)]| patch(LOADER, &levers(None, given)).remarks;
+    assert_eq!(remarks(&[("checkpointing", "[\"1.0\"]")]), [""; 0]);
+    let offload = remarks(&[("activation-offload", "[\"1.0\"]")]);
+    assert_eq!(offload.len(), 1, "{offload:?}");
+    let both = remarks(&[
+        ("activation-offload", "[\"1.0\"]"),
+        ("expandable-segments", "true"),
+        ("autocast-fp16", "true"),
+    ]);
+    assert!(both.contains(&offload[0]) && !offload[0].is_empty());
+    let mut once = both.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), both.len(), "{both:?}");
+}
+
+#[test]
 fn rows_of_modules_are_comprehensions() {
     let check = |names: &[&str], told: &str| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

@@ -221,6 +221,16 @@ mod tests {
     }
 
     #[test]
+    fn it_is_said_why_so_many_workers() {
+        let why = |card_ms: Option<f64>| propose(&shared(400.0), &BATCHES, card_ms, &HOST).unwrap().why;
+        assert!(why(Some(10_000.0)).contains("almost no time"));
+        assert!(why(Some(500.0)).contains("within the 500 ms"));
+        assert!(why(Some(9.96)).contains("the GPU's 10.0 ms per batch; this comes closest, with 50 ms"));
+        assert!(why(Some(10.0)).contains("the GPU's 10 ms per batch"));
+        assert!(why(None).contains("as fast as more"));
+    }
+
+    #[test]
     fn batches_on_the_card_have_no_workers_and_are_not_pinned() {
         let batches = Batches { on_card: true, ..BATCHES };
         let found = propose(&shared(400.0), &batches, Some(100.0), &HOST).unwrap();

@@ -234,6 +234,41 @@ mod tests {
     }
 
     #[test]
+    fn what_is_as_usual_is_not_written() {
+        let written = plan().to_text();
+        let mut usual = plan();
+        usual.made_for = MadeFor {
+            own_accumulation: 1,
+            batch: None,
+            torch: None,
+            batch_names: Vec::new(),
+            models: Vec::new(),
+            script: None,
+            script_sha256: None,
+            ..usual.made_for
+        };
+        usual.expected = None;
+        let text = usual.to_text();
+        for key in [
+            "own_accumulation =",
+            "\nbatch =",
+            "torch =",
+            "batch_names =",
+            "models =",
+            "script =",
+            "step_ms =",
+        ] {
+            assert!(written.contains(key) && !text.contains(key), "{key}: {text}");
+        }
+        assert!(["inference =", "nodes =", "links ="].iter().all(|key| !written.contains(key)));
+        usual.made_for.inference = true;
+        // None is as good as one.
+        usual.made_for.own_accumulation = 0;
+        assert!(usual.to_text().contains("inference = true"));
+        assert_eq!(read(&usual.to_text()).unwrap(), usual);
+    }
+
+    #[test]
     fn a_parallel_plan_is_written_and_read_again() {
         let mut plan = plan();
         plan.made_for.nodes = Some(4);

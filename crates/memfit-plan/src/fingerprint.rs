@@ -150,6 +150,8 @@ mod tests {
         ));
         let smaller = made_for.differs(&here("2.15.0", "Tesla T4", 50, b"print()"));
         assert!(matches!(smaller.as_slice(), [Difference::Smaller { made_for: 100, here: 50 }]));
+        let told = Difference::Smaller { made_for: 24 << 30, here: 3 << 29 }.to_string();
+        assert!(told.contains("with 24.00 GiB, and this one has 1.50 GiB"), "{told}");
     }
 
     #[test]

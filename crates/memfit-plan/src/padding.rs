@@ -61,6 +61,10 @@ mod tests {
         assert!(found.by_length.abs() < 1e-9, "{found:?}");
         assert_eq!(padding(&lengths, 1), None);
         assert_eq!(padding(&[5, 6], 8), None);
+        // One batch of all of them: its longest has 10, the mean is 7.
+        let one = padding(&[5, 10, 6, 7, 0], 4).unwrap();
+        assert!((one.by_length - 0.3).abs() < 1e-9, "{one:?}");
+        assert_eq!(padding(&[5, 10, 6, 0], 4), None, "an unknown length is no sample");
         let alike = padding(&[7; 64], 8).unwrap();
         assert!(alike.by_chance.abs() < 1e-9 && alike.by_length.abs() < 1e-9);
     }

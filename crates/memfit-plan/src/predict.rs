@@ -272,6 +272,34 @@ mod tests {
     }
 
     #[test]
+    fn the_cost_of_recomputation_is_learnt_from_a_run_with_it() {
+        let block_ms = 4.0;
+        let sample = |micro_batch: u64, pieces: u64, step_ms: f64| {
+            let kept = 10 * micro_batch;
+            let mut sample = sample(micro_batch, pieces, 100 + 2 * kept, step_ms, kept);
+            for block in &mut sample.training.blocks {
+                block.busy_ns = (block_ms * 1e6) as u64 * micro_batch / 64;
+            }
+            sample
+        };
+        let mut model = Model::new(sample(64, 1, 50.0), Some(sample(16, 4, 56.0)));
+        let ways = Ways { recompute: true, link: None };
+        let tight = |model: &Model| model.predict(16, 4, ways, 100 + 2 * 160 - 1).unwrap();
+        // One of both blocks is recomputed: 1 ms in each of four micro-batches, by its own time.
+        let guess = tight(&model);
+        assert_eq!(guess.choice.extra_ns, 1_000_000);
+        // It takes a half more than that.
+        model.learn(&guess, guess.choice.peak, Some(56.0 + 4.0 * 1.5));
+        assert!((tight(&model).step_ms - 62.0).abs() < 1e-9, "{}", tight(&model).step_ms);
+        // A run of another number of pieces shows their time, less what was recomputed in it.
+        let guess = model.predict(8, 8, ways, 100 + 2 * 80 - 1).unwrap();
+        assert_eq!(guess.choice.extra_ns, 500_000);
+        model.learn(&guess, guess.choice.peak, Some(70.0));
+        let plain = model.predict(8, 8, Ways::default(), 10_000).unwrap();
+        assert!((plain.step_ms - (70.0 - 8.0 * 0.5 * 1.5)).abs() < 1e-9, "{}", plain.step_ms);
+    }
+
+    #[test]
     fn measured_peaks_move_the_prediction() {
         let mut model = Model::new(sample(64, 1, 1380, 50.0, 640), None);
         let before = model.predict(64, 1, Ways::default(), 10_000).unwrap();

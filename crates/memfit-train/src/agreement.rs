@@ -127,6 +127,15 @@ mod tests {
     }
 
     #[test]
+    fn a_status_arrives_as_it_was_sent() {
+        for outcome in [Outcome::Done, Outcome::Again, Outcome::Over] {
+            let sent = status(outcome, 2.5);
+            assert_eq!(Status::decode(sent.encode()), sent);
+        }
+        assert_eq!(Status::decode([7.0, 1.0, 3.0, 2.5]), status(Outcome::Over, 2.5));
+    }
+
+    #[test]
     fn a_rank_may_have_retried_by_itself() {
         let retried = Status { attempt: 2, ..status(Outcome::Done, 1.0) };
         assert_eq!(agree(&[status(Outcome::Done, 2.0), retried], 0), Ok(Verdict::Step { total: 3.0 }));

@@ -65,3 +65,23 @@ impl TrainError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_says_what_to_do() {
+        let diverged = TrainError::Diverged { rank: 1, window: 6, attempt: 0, own_window: 7, own_attempt: 2 };
+        for (error, said, advice) in [
+            (TrainError::Zero { name: "accumulate" }, "`accumulate` is 0", "leave it out"),
+            (TrainError::EmptyBatch, "no sample", "drop empty batches"),
+            (TrainError::Count { count: -1.0 }, "count is -1", "number of samples or tokens"),
+            (TrainError::NothingCounted, "counts nothing", "skip the call of `step`"),
+            (diverged, "rank 1 is in window 6, attempt 0, this one in window 7, attempt 2", "on every rank"),
+        ] {
+            assert!(error.to_string().contains(said), "{error}");
+            assert!(error.hint().contains(advice), "{error}: {}", error.hint());
+        }
+    }
+}

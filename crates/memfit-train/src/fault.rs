@@ -56,7 +56,7 @@ pub struct Evidence {
 impl Evidence {
     /// Returns `true` if a library's workspace may not have fitted into the free memory.
     fn is_short(self) -> bool {
-        self.capacity > 0 && self.free < self.capacity / 32
+        self.free < self.capacity / 32
     }
 }
 

@@ -108,6 +108,24 @@ mod tests {
     }
 
     #[test]
+    fn the_smallest_leak_is_64_kib_in_four_fifths_of_the_steps() {
+        let kib = |changes: &[i64]| {
+            after(changes.iter().scan(1_000i64 << 20, |live, change| {
+                *live += change << 10;
+                Some(live.cast_unsigned())
+            }))
+        };
+        let grows = |change: i64, others: &[i64]| {
+            let changes: Vec<i64> = std::iter::repeat_n(change, 9).chain(others.iter().copied()).collect();
+            kib(&changes).leak(None).map(|leak| leak.per_step)
+        };
+        // The first value is where it begins: eight of ten steps grow, then eight of eleven.
+        assert_eq!(grows(64, &[0, 0]), Some(64 << 10));
+        assert_eq!(grows(63, &[0, 0]), None);
+        assert_eq!(grows(64, &[0, 0, 0]), None);
+    }
+
+    #[test]
     fn growth_is_suspected_before_it_is_told() {
         assert!(!after((0..3).map(|step| step << 20)).suspects());
         assert!(after((0..4).map(|step| step << 20)).suspects());

@@ -80,7 +80,10 @@ impl NoiseScale {
         let norms: f64 = parts.iter().map(|&(_, norm)| norm).sum();
         let gradient = (sample.whole - norms) / (count * count - squares);
         let noise = (norms - gradient * squares) / count;
-        if !(gradient.is_finite() && noise.is_finite() && parts.iter().all(|&(count, _)| count > 0.0)) {
+        if !(gradient.is_finite()
+            && noise.is_finite()
+            && parts.iter().all(|&(count, _)| count.is_sign_positive()))
+        {
             self.invalid += 1;
             return false;
         }

@@ -102,6 +102,7 @@ mod tests {
             let parts = split_by_cost(&costs, most, budget);
             prop_assert_eq!(parts.iter().flat_map(Clone::clone).collect::<Vec<_>>(), (0..costs.len()).collect::<Vec<_>>());
             for part in parts {
+                prop_assert!(!part.is_empty());
                 let padded = costs[part.clone()].iter().max().copied().unwrap_or(0) * part.len() as u64;
                 prop_assert!(part.len() == 1 || padded <= budget);
                 prop_assert!(part.len() <= most);

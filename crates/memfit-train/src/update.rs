@@ -97,4 +97,31 @@ mod tests {
             assert_eq!(update.need(), UpdateNeed { states, temporaries }, "{name}");
         }
     }
+
+    /// Moments and temporaries of a first step over all parameters: as it is, with weight decay, and with
+    /// momentum and one more moment.
+    #[test]
+    fn each_optimizer_keeps_its_own_moments() {
+        for (kind, plain, decayed, more) in [
+            ("SGD", (0, 0), (0, 1), (1, 0)),
+            ("Muon", (0, 2), (0, 3), (1, 2)),
+            ("Adam", (2, 1), (2, 2), (3, 1)),
+            ("AdamW", (2, 1), (2, 1), (3, 1)),
+            ("Adamax", (2, 1), (2, 2), (3, 1)),
+            ("RMSprop", (1, 1), (1, 2), (3, 1)),
+            ("Adagrad", (1, 1), (1, 1), (1, 1)),
+            ("ASGD", (1, 2), (1, 3), (1, 2)),
+            ("Adafactor", (0, 1), (0, 1), (0, 1)),
+        ] {
+            let update = Update { kind, together: true, moved: 1, largest: 1, new: 1, ..Update::default() };
+            let need = |update: Update| (update.need().states, update.need().temporaries);
+            assert_eq!(need(update), plain, "{kind}");
+            assert_eq!(need(Update { decays: true, ..update }), decayed, "{kind} with weight decay");
+            assert_eq!(
+                need(Update { momentum: true, extra: true, ..update }),
+                more,
+                "{kind} with more moments"
+            );
+        }
+    }
 }

@@ -77,11 +77,6 @@ impl Window {
         self.counted
     }
 
-    /// Number of batches so far.
-    pub fn batches(&self) -> u32 {
-        self.batches
-    }
-
     /// Returns `true` if the window has all its batches.
     pub fn is_whole(&self) -> bool {
         self.batches >= self.accumulate

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
+mod answers;
 mod requests;
 
 /// Source file that the stacks refer to.
@@ -415,6 +416,11 @@ fn a_process_that_may_not_use_the_whole_gpu_is_told_so() {
     let explanation = on_card(&unwound(false), card, conf).unwrap();
     let kept = Apply::Environment("PYTORCH_ALLOC_CONF", "max_split_size_mb:64".to_owned());
     assert!(explanation.fixes.iter().any(|fix| fix.apply == kept), "{:?}", explanation.fixes);
+    let conf = "roundup_power2_divisions:[256:1,512:2],per_process_memory_fraction:0.3";
+    let card = Card { limit: Some(4 << 30), withheld: 8 << 30, ..Card::default() };
+    let explanation = on_card(&unwound(false), card, conf).unwrap();
+    let list = Apply::Environment("PYTORCH_ALLOC_CONF", "roundup_power2_divisions:[256:1,512:2]".to_owned());
+    assert!(explanation.fixes.iter().any(|fix| fix.apply == list), "{:?}", explanation.fixes);
     // Too little is withheld to matter.
     let card = Card { limit: Some(4 << 30), withheld: 1 << 29, ..Card::default() };
     assert_ne!(on_card(&unwound(false), card, "").unwrap().cause, Cause::SettingThatHurts);

@@ -90,6 +90,8 @@ fn collected_tensors_are_detached_and_moved_to_the_host() {
             "",
             "history.append((out.detach().cpu(), (out + 1).detach().cpu()))",
         ),
+        ("history.append(tuple([out, x]))", "", "history.append(tuple([out.detach().cpu(), x]))"),
+        ("history.append(dict(out=out))", "", "history.append(dict(out=out.detach().cpu()))"),
         ("total += loss", "print(total.item())", "total += loss.detach()"),
         ("total = total + out.mean()", "print(float(total))", "total = total + out.mean().detach()"),
         (
@@ -106,6 +108,17 @@ fn collected_tensors_are_detached_and_moved_to_the_host() {
         let text = training(keeps, after);
         let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
         let change = change.unwrap_or_else(|why| panic!("{keeps}: {why}"));
+        assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
+    }
+    // Whatever it is collected in, if that is new: a dictionary, or a number below zero.
+    for (from, to, keeps, expected) in [
+        ("history = []", "history = {}", "history[1] = out", "history[1] = out.detach().cpu()"),
+        ("history = []", "history = [None] * 3", "history[1] = out", "history[1] = out.detach().cpu()"),
+        ("total = 0.0", "total = -1.0", "total += loss", "total += loss.detach()"),
+    ] {
+        let text = training(keeps, "").replace(from, to);
+        let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
+        let change = change.unwrap_or_else(|why| panic!("{to}: {why}"));
         assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
     }
     // If both the stored value and its input stay, it is detached once.
@@ -251,10 +264,41 @@ fn attention_that_is_written_out_becomes_one_call_with_its_own_scale() {
 }
 
 #[test]
+fn a_scale_may_have_a_name_if_it_is_a_number() {
+    for (before, product, scale) in [
+        ("scale = q.shape[-1] ** -0.5", "q @ k.mT * scale", Some("scale")),
+        ("scale = 1 / math.sqrt(q.size(-1))", "q @ k.mT * scale", Some("scale")),
+        ("batch, length, width = q.shape", "q @ k.mT / width ** 0.5", Some("1 / (width ** 0.5)")),
+        ("width = len(q) * 2", "q @ k.mT / math.sqrt(width)", Some("1 / math.sqrt(width)")),
+        ("scale = other(q)", "q @ k.mT * scale", None),
+        ("scale = 1 / d", "q @ k.mT * scale", None),
+        ("batch, length, width = other(q)", "q @ k.mT / width ** 0.5", None),
+        ("scale = 2.0\n        scale = other(q)", "q @ k.mT * scale", None),
+        ("pass", "q @ k.mT * mask", None),
+        ("pass", "q @ k.mT / (d + 1)", None),
+        ("pass", "q @ k.mT * self.scale", None),
+    ] {
+        let text = ATTENTION.replace(
+            "scores = q @ k.transpose(-2, -1) / math.sqrt(d)",
+            &format!("{before}\n        scores = {product}"),
+        );
+        match (changed(&text, Lever::Sdpa, &["weights = "]), scale) {
+            (Ok(change), Some(scale)) => {
+                let call = format!("attention(q, k, v, scale={scale})");
+                assert!(lines(&change)[3].ends_with(&call), "{before}: {:?}", lines(&change));
+            }
+            (change, None) => assert!(refused(change).contains("may be a tensor"), "{before}, {product}"),
+            (other, Some(_)) => panic!("{before}, {product}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn other_attention_is_left_as_it_is() {
     for (from, to, why) in [
         ("math.sqrt(d)", "d", "may be a tensor"),
         ("math.sqrt(d)", "self.temperature", "may be a tensor"),
+        ("math.sqrt(d)", "self.sizes[0]", "may be a tensor"),
         ("return out", "return out, weights", "`weights` is used again"),
         ("        out =", "        # The mixture.\n        out =", "comments"),
     ] {
@@ -445,6 +489,12 @@ fn leftovers_of_an_iteration_are_deleted_at_its_end() {
         "{}",
         change.after
     );
+    // What is bound outside of the loop goes with its function; without a step, the loop is that of values.
+    for text in [training("pass", ""), training("pass", "").replace("        optimizer.step()\n", "")] {
+        let change = left_over(&text, &["model = make", "loss = crit"], false).unwrap();
+        assert_eq!(lines(&change), ["+        del loss"]);
+    }
+    assert_eq!(left_over("import torch\nx = 1\ny = 2\n", &["x = 1"], false), Err(Refusal::NotHere));
     for (keeps, after, why) in [
         ("pass", "print(out)", "reads `out` after the loop"),
         ("if x:\n            out = up(out)", "", "reads `out` from the previous iteration"),
@@ -471,6 +521,12 @@ fn gradients_go_right_behind_the_step() {
     assert!(change.after.contains("optimizer.step()\n        optimizer.zero_grad()\n"), "{}", change.after);
     for (from, to, why) in [
         ("        optimizer.zero_grad()\n", "", "not cleared in the same iteration"),
+        ("optimizer.zero_grad()", "other.zero_grad()", "not cleared in the same iteration"),
+        (
+            "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n",
+            "        loss.backward()\n        optimizer.step()\n        optimizer.zero_grad()\n",
+            "not cleared in the same iteration",
+        ),
         ("        pass", "        print(model.w.grad.norm())", "reads gradients after the step"),
     ] {
         let why_refused = refused(left_over(&text.replace(from, to), &["x, y"], true));

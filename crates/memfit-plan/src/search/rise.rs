@@ -120,5 +120,10 @@ mod tests {
         rise.learn(3, 540);
         assert_eq!(rise.reaches(600), 3);
         assert_eq!(rise.reaches(700), 5);
+        // Another size with the same peak, and a smaller one with a higher: the slope stays 80.
+        rise.learn(4, 540);
+        assert_eq!(rise.reaches(700), 6);
+        rise.learn(2, 620);
+        assert_eq!(rise.reaches(700), 3);
     }
 }

@@ -7,6 +7,7 @@ use super::divide::sizes;
 use super::*;
 use crate::plan::Expected;
 
+mod answers;
 mod limit;
 mod optimum;
 mod spread;
@@ -37,6 +38,12 @@ struct Pretended {
     in_turn: bool,
     runs: u64,
     patience: u64,
+    /// Gradient accumulation of the script itself.
+    own_accumulation: u64,
+    /// `true` if two optimizers alternate.
+    alternates: bool,
+    /// Time of a sample in a block under autocast; 2 without.
+    half_ms: f64,
 }
 
 impl Pretended {
@@ -77,14 +84,15 @@ impl Trial for Pretended {
         let peak = self.peak(candidate);
         let half = candidate.settings.iter().any(|setting| setting.lever == Lever::AutocastBf16);
         let again = candidate.settings.iter().any(|setting| matches!(setting.value, Value::Names(_)));
-        let time =
-            (self.batch * self.blocks) as f64 * if half { 1.0 } else { 2.0 } * if again { 1.3 } else { 1.0 }
-                + candidate.pieces as f64 * 3.0
-                + if candidate.settings.iter().any(|setting| setting.lever == Lever::HostOptimizerState) {
-                    50.0
-                } else {
-                    0.0
-                };
+        let time = (self.batch * self.blocks) as f64
+            * if half { self.half_ms } else { 2.0 }
+            * if again { 1.3 } else { 1.0 }
+            + candidate.pieces as f64 * 3.0
+            + if candidate.settings.iter().any(|setting| setting.lever == Lever::HostOptimizerState) {
+                50.0
+            } else {
+                0.0
+            };
         let kept = self.kept * samples / if half { 2 } else { 1 };
         let blocks = (0..self.blocks)
             .map(|index| Measured {
@@ -99,7 +107,8 @@ impl Trial for Pretended {
             peak: Expected { device_upper: peak, step_ms: Some(time), ..Expected::default() },
             training: Some(Training {
                 batch: self.batch,
-                own_accumulation: 1,
+                own_accumulation: self.own_accumulation,
+                alternates: self.alternates,
                 couples_samples: self.couples_samples,
                 parts: match self.verified {
                     _ if *candidate != Candidate::as_is() => Parts::Unseen,
@@ -138,6 +147,9 @@ fn pretended() -> Pretended {
         in_turn: false,
         runs: 0,
         patience: u64::MAX,
+        own_accumulation: 1,
+        alternates: false,
+        half_ms: 1.0,
     }
 }
 
@@ -554,7 +566,8 @@ proptest! {
                 prop_assert!(trial.peak(&chosen.candidate) <= budget);
             }
             let front = answer.front();
-            prop_assert!(front.iter().all(|tried| answer.tried.contains(*tried)));
+            prop_assert!(front.iter().all(|tried| answer.tried.contains(*tried) && tried.outcome.fits));
+            prop_assert!(front.is_sorted_by(|a, b| milliseconds(&a.outcome) <= milliseconds(&b.outcome)));
             prop_assert!(answer.evaluations <= 60);
         }
     }

@@ -271,6 +271,122 @@ fn it_is_remembered_in_the_next_process() {
     assert_eq!((device.failures, second.windows(), second.survived()), (0, 2, 2));
 }
 
+/// A controller that saw micro-batches of these samples, each with a need of 100 and 10 a sample: as a
+/// window's first, or after another, whose gradients exist.
+fn knowing(settings: Settings, first: &[u32], later: &[u32]) -> Controller {
+    let mut controller = controller(settings);
+    controller.gradients_take(1_000);
+    for (sizes, gradients) in [(first, None), (later, Some(1_000))] {
+        for &size in sizes {
+            // With gradients: the second batch of a window.
+            let index = usize::from(gradients.is_some());
+            for _ in 0..=index {
+                controller.arrive("shape", 1, size, None, f64::from(size)).expect("a batch");
+            }
+            controller.next(index, || None).expect("a part");
+            let need = 100 + 10 * u64::from(size) + gradients.unwrap_or(0);
+            controller.passed(index, size, Some(need));
+            controller.abandon();
+        }
+    }
+    controller
+}
+
+#[test]
+fn needs_are_foreseen_with_and_without_gradients() {
+    let nothing = controller(Settings::default());
+    assert_eq!(nothing.foreseen("shape", 1, 8, true), None);
+    assert_eq!(nothing.largest("shape", 1, 8, 1 << 30), None);
+    let first = knowing(Settings::default(), &[2, 4], &[]);
+    assert_eq!(first.foreseen("shape", 1, 8, true), Some(180));
+    assert_eq!(first.foreseen("shape", 1, 8, false), Some(1_180), "as the first, and all gradients");
+    let later = knowing(Settings::default(), &[], &[2, 4]);
+    assert_eq!(later.foreseen("shape", 1, 8, true), None);
+    assert_eq!(later.foreseen("shape", 1, 8, false), Some(1_180));
+    // The whole batch runs before there are gradients; in parts, there are some from the second on.
+    assert_eq!(first.largest("shape", 1, 8, 180), Some(8));
+    assert_eq!(first.largest("shape", 1, 8, 179), None);
+    assert_eq!(first.largest("shape", 1, 200, 1_179), Some(7));
+    assert_eq!(first.largest("shape", 1, 200, 1_180), Some(8));
+}
+
+#[test]
+fn one_more_sample_is_tried_only_where_it_may_fit() {
+    // The bound from one sample forbids a second in both rooms; a sample that takes two thirds leaves none.
+    for (room, second) in [(165, Some(0..2)), (164, Some(0..1))] {
+        let mut controller = controller(Settings { careful: true, ..Settings::default() });
+        let mut parts = Vec::new();
+        for _ in 0..2 {
+            controller.arrive("shape", 1, 9, None, 9.0).expect("a batch");
+            let turn = controller.next(0, || Some(space(room))).expect("a part");
+            controller.passed(0, 1, turn.watched.then_some(110));
+            parts.push(turn.part);
+            controller.abandon();
+        }
+        assert_eq!((parts[0].clone(), parts.pop()), (0..1, second), "room for {room}");
+    }
+}
+
+#[test]
+fn small_samples_count_as_fewer_large_ones() {
+    let mut controller = controller(Settings { careful: true, micro_batch: Some(2), ..Settings::default() });
+    controller.arrive("ragged", 100, 6, Some(vec![50, 50, 50, 50, 100, 20]), 6.0).expect("a batch");
+    while let Some(turn) = controller.next(0, || Some(space(10_000))) {
+        // The first part has four samples of 50 elements each, which are worth two of 100.
+        controller.passed(0, u32::try_from(turn.part.len()).expect("small"), turn.watched.then_some(700));
+    }
+    controller.abandon();
+    let first = controller.foreseen("ragged", 100, 2, true);
+    assert_eq!((first, controller.foreseen("ragged", 100, 4, true)), (Some(700), Some(1_400)));
+}
+
+#[test]
+fn a_window_counts_the_micro_batches_it_started() {
+    let mut controller = controller(Settings { micro_batch: Some(4), accumulate: 2, ..Settings::default() });
+    for batch in 0..2 {
+        controller.arrive("shape", 1, 10, None, 10.0).expect("a batch");
+        while controller.next(batch, || None).is_some() {}
+    }
+    assert_eq!((controller.held(), controller.parts()), (2, 6));
+    controller.restart();
+    assert_eq!((controller.held(), controller.parts()), (2, 0), "its batches stay");
+}
+
+#[test]
+fn the_divisor_that_all_ranks_know_replaces_the_expected_one() {
+    let mut controller = controller(Settings::default());
+    controller.arrive("shape", 1, 4, None, 4.0).expect("a batch");
+    controller.divide_by(9.0).expect("a weight");
+    assert_eq!(controller.window().correction(9.0), Ok(1.0));
+    controller.divide_by(0.0).expect("a weight");
+    assert_eq!(controller.window().correction(9.0), Ok(1.0), "zero divides nothing");
+    assert!(matches!(controller.divide_by(f64::NAN), Err(TrainError::Count { .. })));
+    controller.restart();
+    assert_eq!(controller.window().correction(4.0), Ok(1.0), "an attempt begins with the expected one");
+}
+
+#[test]
+fn a_window_that_began_in_another_process_has_gradients_already() {
+    let careful = Settings { careful: true, accumulate: 2, ..Settings::default() };
+    let mut before = knowing(Settings { accumulate: 2, ..Settings::default() }, &[2, 4], &[]);
+    let resumed = |before: &Controller| {
+        let text = serde_json::to_string(&before.memory()).expect("it can be written");
+        let mut after = controller(careful.clone());
+        after.remember(&mut serde_json::Deserializer::from_str(&text)).expect("it can be read");
+        after.gradients_take(1_000);
+        after.arrive("shape", 1, 8, None, 8.0).expect("a batch");
+        after.passed(0, 1, None);
+        after.next(0, || Some(space(500))).expect("a part");
+        after.passed(0, 8, Some(1_500));
+        after.abandon();
+        // A need that was measured beside gradients is known as such.
+        (after.foreseen("shape", 1, 8, true), after.foreseen("shape", 1, 8, false))
+    };
+    assert_eq!(resumed(&before), (Some(1_500), Some(2_500)), "between two windows");
+    before.arrive("shape", 1, 8, None, 8.0).expect("a batch");
+    assert_eq!(resumed(&before), (Some(180), Some(1_180)), "within one");
+}
+
 proptest! {
     /// On any device: every sample is run once in the successful attempt, and a device that fits one sample
     /// suffices.

@@ -61,3 +61,16 @@ fn gradients_are_off_under_a_with_and_under_a_decorator() {
         assert_eq!(enters(&Script::read(text).unwrap(), line, &is_no_grad), expected, "{text}");
     }
 }
+
+#[test]
+fn lines_of_the_users_code_are_asked_about_by_file() {
+    let text = "import torch\nwith torch.autocast(\"cuda\"):\n    model(a)\nwith torch.no_grad():\n    model(b)\nmodel(c)\n";
+    let read = |file: &str| (file == "train.py").then(|| text.to_owned());
+    let code = Code::new(&read, crate::code::Ran::new([], None));
+    let both = |file: &str, line: u32| (code.is_under_autocast(file, line), code.is_without_grad(file, line));
+    assert_eq!(both("train.py", 3), (true, false));
+    assert_eq!(both("train.py", 5), (false, true));
+    assert_eq!(both("train.py", 6), (false, false));
+    assert_eq!(both("other.py", 3), (false, false), "no such file");
+    assert_eq!(both("train.py", 99), (false, false), "no such line");
+}

@@ -32,6 +32,15 @@ def main():
     for (from, to) in [("(obs, 0)", "(obs.mean().item(), 0)"), ("((obs, reward))", "(reward)")] {
         assert_eq!(keeper(&REPLAY.replace(from, to), &["env.step(action)"]), None, "{to}");
     }
+    // A text holds no graph.
+    assert_eq!(keeper(&REPLAY.replace("(obs, 0)", "(f\"{obs}\", 0)"), &["env.step(action)"]), None);
+    // A function that calls itself, and one that hands a value on to another.
+    let again = REPLAY.replace("self.memory.append((obs, reward))", "self.remember(obs, reward)");
+    assert_eq!(keeper(&again, &["env.step(action)"]), None);
+    let further = REPLAY
+        .replace("self.memory.append((obs, reward))", "self.store(obs)")
+        .replace("def main", "    def store(self, what):\n        self.memory.append(what)\n\ndef main");
+    assert_eq!(keeper(&further, &["env.step(action)"]).as_deref(), Some("self.memory.append(what)"));
     // A name that two functions have is not followed.
     let twice = format!("{REPLAY}\ndef remember(obs, reward):\n    pass\n");
     assert_eq!(keeper(&twice, &["env.step(action)"]), None);

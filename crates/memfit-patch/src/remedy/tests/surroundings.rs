@@ -23,6 +23,19 @@ fn the_optimizer_that_steps_takes_the_option() {
 }
 
 #[test]
+fn of_two_optimizers_the_one_that_steps_on_the_line_takes_the_option() {
+    let text = "import torch\n\ndef main():\n    a = torch.optim.SGD(p, lr=1)\n    b = torch.optim.Adam(q, lr=2)\n    a.step()\n    b.step()\n    x = 1\n";
+    for (step, made) in [("a.step", "SGD(p, lr=1"), ("b.step", "Adam(q, lr=2")] {
+        let change = changed_in(text, Lever::FusedOptimizer, &[step], &["optim."], None, true).unwrap();
+        assert!(lines(&change)[1].ends_with(&format!("{made}, fused=True)")), "{:?}", lines(&change));
+        assert_eq!(lines(&change).len(), 2);
+    }
+    // A line without a step.
+    let why = refused(changed_in(text, Lever::FusedOptimizer, &["x = 1"], &["optim."], None, true));
+    assert!(why.contains("no optimizer step"), "{why}");
+}
+
+#[test]
 fn settings_go_where_the_script_sets_them() {
     let text = "import os\n\nos.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"a:1,b:2\")\n\nimport torch\nx = 1\n\ndef never():\n    os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"c:3\"\n";
     let settings = |now, then| {

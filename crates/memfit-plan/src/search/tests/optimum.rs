@@ -1,5 +1,7 @@
 //! Compares the search with every combination of micro-batches, recomputed blocks and levers.
 
+use std::fmt::Write as _;
+
 use super::*;
 use crate::choose::{Block, Fate, peak};
 
@@ -174,6 +176,34 @@ fn two_levers_that_pay_for_memory_are_put_together_where_one_is_not_enough() {
         chosen.candidate.settings.iter().filter(|setting| setting.lever != Lever::Checkpointing).count(),
         2
     );
+}
+
+/// Answers with several levers that pay for memory, and with times that only runs show.
+#[test]
+fn combinations_of_levers_and_micro_batches() {
+    let three = vec![
+        (Lever::HostOptimizerState, 300, 40.0),
+        (Lever::OptimizerInBackward, 200, 1.0),
+        (Lever::Adafactor, 250, -2.0),
+    ];
+    let rising: Vec<f64> = (0..8).map(|pieces| 100.0 + 3.0 * f64::from(pieces)).collect();
+    let uneven = vec![100.0, 150.0, 151.0, 152.0, 120.0, 121.0, 122.0, 123.0];
+    let blocks = vec![(10, 1_000_000), (20, 500_000), (5, 3_000_000)];
+    let mut all = String::new();
+    for (name, times, budget, paying) in [
+        ("three levers, much room", rising.clone(), 1_200, three.clone()),
+        ("three levers, some room", rising.clone(), 950, three.clone()),
+        ("three levers, little room", rising.clone(), 620, three.clone()),
+        ("two levers, little room", rising.clone(), 560, three[..2].to_vec()),
+        ("no lever", rising, 1_050, Vec::new()),
+        ("more pieces are faster", uneven.clone(), 1_080, Vec::new()),
+        ("more pieces are faster, with levers", uneven, 850, three),
+    ] {
+        let mut trial = Small { blocks: blocks.clone(), times, fixed: 1_000, budget, paying };
+        let answer = search(&mut trial, &asked(budget)).unwrap().unwrap();
+        let _ = writeln!(all, "== {name}\n{}", super::answers::text(&answer));
+    }
+    insta::assert_snapshot!(all);
 }
 
 proptest! {

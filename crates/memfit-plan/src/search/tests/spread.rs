@@ -1,6 +1,7 @@
 //! Tests of the search over several GPUs against all combinations in small worlds.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use memfit_vocabulary::Parallel;
 
@@ -216,6 +217,54 @@ fn replicas_win_where_the_model_fits() {
     // The model and the whole batch fit on one of them.
     assert_eq!(answer.fewest, Some(1), "{:?}", answer.advice);
     assert!(answer.evaluations < 20, "{} runs", answer.evaluations);
+}
+
+#[test]
+fn another_global_batch_is_accumulated_on_all_gpus() {
+    for (wanted, accumulate) in [(None, 1), (Some(64), 1), (Some(128), 2), (Some(512), 8)] {
+        let mut world = World { model: GIB, ..World::new() };
+        let limits = Limits { global_batch: wanted, ..asked(&world, Label::Precision) };
+        let answer = search_spread(&mut world, &limits, Machines { gpus: 8, count: 1 }).unwrap().unwrap();
+        let chosen = answer.chosen.unwrap().candidate;
+        assert_eq!((chosen.accumulate, chosen.parallel.unwrap().world()), (accumulate, 8), "{wanted:?}");
+    }
+}
+
+/// Plans for several GPUs as text.
+#[test]
+fn plans_for_several_gpus() {
+    let world = World { model: GIB, ..World::new() };
+    let mut all = String::new();
+    for (name, mut world, machines) in [
+        ("replicas", world.clone(), 1),
+        ("shards", World { model: 5 * GIB, budget: 10 * GIB, ..World::new() }, 1),
+        ("a slow network", World { model: 5 * GIB, budget: 12 * GIB, batch: 256, ..World::new() }, 4),
+        ("with levers", World { kept: GIB / 4, budget: 9 * GIB, ..World::new() }, 1),
+        ("slower than one", World { near_ms: 3_000.0, ..world.clone() }, 1),
+        ("a batch that cannot be shared", World { batch: 12, ..world.clone() }, 1),
+        ("by tensors", World { batch: 12, tensor: true, ..world.clone() }, 1),
+        ("nothing fits", World { model: 40 * GIB, ..world }, 1),
+    ] {
+        let answer = spread(&mut world, machines);
+        let _ = writeln!(all, "== {name}\n{}", super::answers::text(&answer));
+        let _ = writeln!(
+            all,
+            "ranks: {:?}, fewest: {:?}",
+            answer.ranks.iter().map(|(rank, _)| rank).collect::<Vec<_>>(),
+            answer.fewest
+        );
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn that_one_gpu_is_faster_than_all_is_said() {
+    let faster = |near_ms: f64| {
+        let mut world = World { model: GIB, near_ms, ..World::new() };
+        let answer = spread(&mut world, 1);
+        answer.advice.iter().any(|advice| advice.contains("one of these GPUs is faster"))
+    };
+    assert!(!faster(3.0) && faster(3_000.0));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The model compiled as a whole, and activation budgets.
 
+use std::fmt::Write as _;
+
 use super::*;
 
 /// Training that a compiler makes faster, and whose activations it may reduce.
@@ -140,6 +142,32 @@ fn compiled(answer: &Answer) -> (Option<&Value>, Option<&Value>) {
 fn why_not(answer: &Answer) -> &str {
     let name = "compile (the model as a whole)";
     answer.rejected.iter().find(|rejected| rejected.lever == name).map_or("", |rejected| &rejected.why)
+}
+
+/// Answers where blocks or the whole model are compiled, and where activation budgets are tried.
+#[test]
+fn compiled_plans() {
+    let cheap = Fused { again: [5.0, 5.0], ..fused() };
+    let mut all = String::new();
+    for (name, mut trial) in [
+        ("recomputation costs", Fused { again: [1000.0, 1000.0], ..fused() }),
+        ("micro-batches cost", Fused { each: 200.0, ..cheap.clone() }),
+        ("micro-batches cost, and the budget is exceeded", Fused { each: 200.0, more: 15, ..cheap.clone() }),
+        ("the budget is exceeded by much", Fused { each: 200.0, more: 60, ..cheap.clone() }),
+        ("little room", Fused { budget: 2 * GIB, ..cheap.clone() }),
+        ("less room", Fused { budget: GIB + GIB / 4, ..cheap.clone() }),
+        ("nothing for two samples", Fused { budget: GIB + GIB / 8, ..cheap.clone() }),
+        ("fits", Fused { budget: 20 * GIB, ..cheap.clone() }),
+        ("the whole keeps half", Fused { of_whole: 50, budget: 4 * GIB, ..cheap.clone() }),
+        (
+            "odd batch",
+            Fused { batch: 15, budget: 2 * GIB, each: 200.0, names: vec!["batch".to_owned()], ..cheap },
+        ),
+    ] {
+        let found = answer(&mut trial);
+        let _ = writeln!(all, "== {name}\n{}", super::answers::text(&found));
+    }
+    insta::assert_snapshot!(all);
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! Whole answers of the search on simulated scripts: what is chosen, rejected and advised, and how many runs
+//! that takes.
+
+use std::fmt::Write as _;
+
+use super::*;
+
+#[test]
+fn what_would_be_faster_is_said_of_a_script_that_fits() {
+    let mut trial = Pretended { budget: 40 * GIB, ..pretended() };
+    let answer = search(&mut trial, &limits(40 * GIB, Label::Precision)).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::FitsAsIs);
+    assert_eq!(answer.chosen.unwrap().candidate, Candidate::as_is());
+    let told = answer.advice.iter().find(|advice| advice.contains("a step would take")).unwrap();
+    // 64 samples in twelve blocks, half as long under autocast, and 3 ms for the micro-batch.
+    assert!(told.contains("771.0 ms instead of 1539.0, with 7.00 GiB"), "{told}");
+    // With exact levers alone, nothing is faster.
+    let answer = search(&mut trial, &limits(40 * GIB, Label::Exact)).unwrap().unwrap();
+    assert!(!answer.advice.iter().any(|advice| advice.contains("a step would take")), "{:?}", answer.advice);
+}
+
+#[test]
+fn why_nothing_is_offloaded_is_said_in_times() {
+    let mut trial = Pretended { couples_samples: true, ..pretended() };
+    let asked = |link: f64| Limits { link: Some(link), ..limits(6 * GIB, Label::Exact) };
+    let answer = search(&mut trial, &asked(1e9)).unwrap().unwrap();
+    let told = answer.rejected.iter().find(|one| one.lever == Lever::ActivationOffload.name()).unwrap();
+    assert!(
+        told.why.contains("copying the 1.00 GiB of `h.11` takes 1073.7 ms each way, and computing 19.2 ms"),
+        "{}",
+        told.why
+    );
+}
+
+/// An answer as text.
+pub(super) fn text(answer: &Answer) -> String {
+    let mut text = format!("{:?} after {} runs", answer.verdict, answer.evaluations);
+    if answer.interrupted {
+        text += ", interrupted";
+    }
+    if let Some(chosen) = &answer.chosen {
+        let (peak, ms) = (chosen.outcome.peak.device_upper, milliseconds(&chosen.outcome));
+        let candidate = &chosen.candidate;
+        let _ = write!(text, "\nchosen: {}, {:.2} GiB, {ms:.1} ms", candidate.describe(), gib(peak));
+        let _ = write!(text, "; {} pieces, accumulate {}", candidate.pieces, candidate.accumulate);
+    }
+    if let Some(limit) = answer.limit {
+        let _ = write!(text, "\nlimit: {limit:?}");
+    }
+    for rejected in &answer.rejected {
+        let _ = write!(text, "\nrejected {}: {}", rejected.lever, rejected.why);
+    }
+    for advice in &answer.advice {
+        let _ = write!(text, "\nadvice: {advice}");
+    }
+    text += "\nfront:";
+    for tried in answer.front() {
+        let (peak, ms) = (tried.outcome.peak.device_upper, milliseconds(&tried.outcome));
+        let _ = write!(text, " {:.2} GiB {ms:.1} ms;", gib(peak));
+    }
+    text += "\ntried:";
+    for tried in &answer.tried {
+        let _ = write!(
+            text,
+            "\n  {}{}",
+            tried.candidate.describe(),
+            if tried.on_card { "" } else { ", without a limit" }
+        );
+    }
+    text
+}
+
+fn said(script: &Pretended, limits: &Limits) -> String {
+    let mut script = Pretended { budget: limits.budget, ..script.clone() };
+    search(&mut script, limits).unwrap().map_or_else(|| "no answer".to_owned(), |answer| text(&answer))
+}
+
+#[test]
+fn plans_within_memory() {
+    let coupled = Pretended { couples_samples: true, ..pretended() };
+    let heavy = Pretended { state: 4 * GIB, trained: 2 * GIB, ..pretended() };
+    let linked =
+        |bytes_per_s: f64, budget: u64, allow| Limits { link: Some(bytes_per_s), ..limits(budget, allow) };
+    let mut all = String::new();
+    for (name, script, limits) in [
+        ("roomy", pretended(), limits(40 * GIB, Label::Precision)),
+        ("short, by precision", pretended(), limits(6 * GIB, Label::Precision)),
+        ("short, by rounding", pretended(), limits(6 * GIB, Label::Rounding)),
+        (
+            "hardly slower without autocast",
+            Pretended { half_ms: 1.99, ..pretended() },
+            limits(6 * GIB, Label::Precision),
+        ),
+        ("samples are coupled", coupled.clone(), limits(6 * GIB, Label::Rounding)),
+        ("coupled, a slow link", coupled.clone(), linked(1e9, 6 * GIB, Label::Rounding)),
+        ("coupled, a fast link", coupled, linked(1e12, 6 * GIB, Label::Rounding)),
+        ("much state, exact", heavy.clone(), linked(1e10, 6 * GIB, Label::Exact)),
+        ("much state, anything", heavy, linked(1e10, 6 * GIB, Label::ChangesTraining)),
+        (
+            "more than the model knows",
+            Pretended { surprise: GIB, ..pretended() },
+            limits(3 * GIB, Label::Precision),
+        ),
+    ] {
+        let _ = writeln!(all, "== {name}\n{}", said(&script, &limits));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn where_nothing_fits() {
+    let coupled = Pretended { couples_samples: true, ..pretended() };
+    let tight = |allow| limits(GIB + GIB / 2, allow);
+    let heavy = Pretended { state: 4 * GIB, trained: 2 * GIB, couples_samples: true, ..pretended() };
+    let mut all = String::new();
+    for (name, script, limits) in [
+        ("exact", coupled.clone(), tight(Label::Exact)),
+        ("without bf16", coupled.clone(), Limits { has_bf16: false, ..tight(Label::Exact) }),
+        ("by precision", coupled.clone(), tight(Label::Precision)),
+        ("optimizers alternate", Pretended { alternates: true, ..pretended() }, tight(Label::Rounding)),
+        (
+            "without an optimizer",
+            Pretended { optimizes: false, fixed: 2 * GIB, ..pretended() },
+            tight(Label::Rounding),
+        ),
+        ("one block", Pretended { blocks: 1, kept: GIB, ..coupled }, limits(6 * GIB, Label::Rounding)),
+        (
+            "too much of everything",
+            Pretended { fixed: 2 * GIB, ..pretended() },
+            tight(Label::ChangesTraining),
+        ),
+        ("much state", heavy, Limits { link: Some(1e10), ..limits(3 * GIB, Label::Exact) }),
+    ] {
+        let _ = writeln!(all, "== {name}\n{}", said(&script, &limits));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn another_global_batch_is_accumulated() {
+    let script = Pretended { own_accumulation: 4, ..pretended() };
+    let mut all = String::new();
+    for wanted in [64, 256, 300, 512] {
+        let limits = Limits { global_batch: Some(wanted), ..limits(40 * GIB, Label::Rounding) };
+        let _ = writeln!(all, "== {wanted}\n{}", said(&script, &limits));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn a_lever_that_gains_less_than_a_hundredth_is_left_out() {
+    let mut all = String::new();
+    for half_ms in [2.1, 1.995, 1.97] {
+        let script = Pretended { half_ms, ..pretended() };
+        let limits = Limits { global_batch: Some(128), ..limits(40 * GIB, Label::Precision) };
+        let _ = writeln!(all, "== {half_ms} ms instead of 2\n{}", said(&script, &limits));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn an_interrupted_search_answers_with_what_it_has() {
+    let mut all = String::new();
+    for patience in [1, 2, 3, 4, 6, 9] {
+        let script = Pretended { patience, ..pretended() };
+        let limits = limits(6 * GIB, Label::Rounding);
+        let _ = writeln!(all, "== after {patience} runs\n{}", said(&script, &limits));
+    }
+    insta::assert_snapshot!(all);
+}
