@@ -183,7 +183,7 @@ def test_a_missing_configuration_is_an_error_of_memfits_own(tmp_path: Path) -> N
     )
     problem = answer.report["problem"]
     assert problem["kind"] == "exception-after-change"
-    assert problem["message"].startswith("the script needs something that memfit does not provide: ")
+    assert problem["message"].startswith("The script needs something that memfit does not provide: ")
     assert "by itself" not in problem["message"]
 
 
@@ -425,3 +425,22 @@ def test_a_hanging_script_that_had_failed_is_reported_with_its_error(tmp_path: P
     problem = on_device(FAILS_AND_STAYS, tmp_path, start=start).report["problem"]
     assert problem["kind"] == "timeout", problem
     assert "KeyError: 'image'" in problem["message"], problem
+
+
+def test_l_bfgs_keeps_the_history_of_a_training_that_makes_progress(tmp_path: Path) -> None:
+    code = """
+    at = torch.nn.Parameter(torch.ones(1 << 20, device=device))
+    optimizer = torch.optim.LBFGS([at], history_size=8, max_iter=20)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (at * at).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    """
+    answer = on_device(code, tmp_path)
+    # Eight steps and eight changes of the gradient, most of them made in this step.
+    found = answer.report["at_peak"]["by_category"]
+    assert 16 << 22 <= found["optimizer"] + found["temporary"] <= 24 << 22, found

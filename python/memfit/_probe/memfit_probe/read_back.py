@@ -66,6 +66,7 @@ class Reads:
         tensor = self.session.torch.Tensor
         for name in (*FOLLOWED, *UNFOLLOWED, *INTEGERS):
             setattr(tensor, name, self._watched(name, getattr(tensor, name)))
+        asserts.make_progress(self.session.torch)
         imports.before_compiling(self._leave)
 
     def _leave(self):
@@ -91,8 +92,7 @@ class Reads:
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
             if type(result) is bool and known.assumptions() != assumed:
-                caller = sys._getframe(1)
-                holds = asserts.needed(caller.f_code, caller.f_lasti) if name == "__bool__" else None
+                holds = asserts.holds(sys._getframe(1)) if name == "__bool__" else None
                 if holds is not None:
                     return holds
                 if known.conditions() != conditions and self._inverts() != (known.flips() != flips):
