@@ -3,6 +3,7 @@ torchvision data sets, by images of their size. The script's own transforms run 
 """
 
 import functools
+import sys
 from urllib.error import URLError
 
 from . import imports
@@ -15,6 +16,8 @@ ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, 
 TOLD_ABSENT = ("not found", "download")
 # Libraries of graphs; the option cannot describe their samples.
 GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
+# Libraries whose data sets are not replaced by a description, or by their own names.
+OTHERS = (*GRAPH_LIBRARIES, "torchvision", "datasets")
 # Attributes of torchvision's data sets that depend on the samples.
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
 # Number of samples of a data set of unknown size.
@@ -356,6 +359,28 @@ class SyntheticData:
     def _plain(self, field, index):
         value = self._value(field, index)
         return value.tolist() if hasattr(value, "tolist") else value
+
+
+def lacking(exception):
+    """Return the name of the script's own data set that an error of missing files left, or None: a
+    description of its samples replaces it.
+    """
+    base = getattr(sys.modules.get("torch.utils.data"), "Dataset", None)
+    if base is None or not isinstance(exception, OSError):
+        return None
+    found, traceback = None, exception.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        code, traceback = frame.f_code, traceback.tb_next
+        if code.co_name not in ("__init__", "__getitem__") or not code.co_argcount:
+            continue
+        kind = type(frame.f_locals.get(code.co_varnames[0]))
+        # The option wraps the constructor of the class itself, and `__getitem__` wherever it is defined.
+        if issubclass(kind, base) and (code.co_name == "__getitem__" or "__init__" in vars(kind)):
+            roots = {each.__module__.split(".")[0] for each in kind.__mro__}
+            if not roots.intersection(OTHERS):
+                found = kind.__name__
+    return found
 
 
 def is_network_error(error):

@@ -13,7 +13,7 @@ import os
 import struct
 import zipfile
 
-from . import channel, imports
+from . import channel, fetched, imports
 
 FOLDER = "synthetic"
 # PyTorch's data types, as checkpoints spell them.
@@ -54,6 +54,7 @@ class SyntheticWeights:
     def arm(self):
         torch = self.session.torch
         self._arm_torch(torch)
+        fetched.arm(self._note)
         imports.after("torch.hub", self._arm_hub)
         imports.after("safetensors.torch", self._arm_safetensors)
         imports.after("transformers.modeling_utils", self._arm_transformers)
