@@ -210,3 +210,18 @@ IN_A_WORKER = """
 def test_missing_weights_are_not_blamed_for_what_fails_in_a_loader_worker(tmp_path: Path) -> None:
     answer = with_data(IN_A_WORKER, tmp_path, "--synthetic-weights")
     assert answer.report["problem"]["kind"] == "exception", answer.report["problem"]
+
+
+def test_rows_with_images_are_made_up_in_no_time(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    code = """
+    import os, time
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import datasets
+    begun = time.monotonic()
+    rows = datasets.load_dataset("nobody/has-this")["train"]
+    last = rows[len(rows) - 1]
+    answer(count=len(rows), size=list(last["image"].size), quick=time.monotonic() - begun < 60)
+    """
+    answer = with_data(code, tmp_path, "--synthetic-data={image:500x667:pil,label:int64<10}@9000")
+    assert answer.said == {"count": 9000, "size": [667, 500], "quick": True}, answer.output

@@ -35,10 +35,19 @@ def _is_of_its_class(subject, name, exception):
     """
     if isinstance(subject, (types.ModuleType, type)):
         return True
-    module = getattr(sys.modules.get("torch.nn"), "Module", ())
-    last = innermost(exception)
-    line = linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno) if last is not None else ""
-    return type(exception) is AttributeError and f".{name}(" in line and not isinstance(subject, module)
+    if type(exception) is not AttributeError or isinstance(
+        subject, getattr(sys.modules.get("torch.nn"), "Module", ())
+    ):
+        return False
+    return any(f".{name}(" in line for line in lines_of(exception))
+
+
+def lines_of(exception):
+    """Yield the lines of source through which an exception came. A wrapper passes attributes on."""
+    traceback = exception.__traceback__
+    while traceback is not None:
+        yield linecache.getline(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
 
 
 def innermost(exception):

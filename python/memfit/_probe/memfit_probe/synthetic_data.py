@@ -3,6 +3,7 @@ torchvision data sets, by images of their size. The script's own transforms run 
 """
 
 import functools
+import math
 import sys
 from urllib.error import URLError
 
@@ -20,6 +21,8 @@ GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
 OTHERS = (*GRAPH_LIBRARIES, "torchvision", "datasets")
 # Attributes of torchvision's data sets that depend on the samples.
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
+# Bytes of the different rows of a table.
+ROWS_BYTES = 16 << 20
 # Number of samples of a data set of unknown size.
 DEFAULT_SAMPLES = 10_000
 
@@ -305,11 +308,15 @@ class SyntheticData:
                     f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "
                     f"{synthetic.described()}"
                 )
+                # The library stores each row: large ones repeat.
+                kinds = min(rows, max(1, ROWS_BYTES // synthetic.row_bytes()))
                 table = {
-                    field["name"]: [synthetic._plain(field, i) for i in range(rows)]
+                    field["name"]: [synthetic._plain(field, i) for i in range(kinds)]
                     for field in synthetic.fields
                 }
                 made = module.Dataset.from_dict(table)
+                if kinds < rows:
+                    made = made.select([i % kinds for i in range(rows)])
                 if kwargs.get("split") is not None:
                     return made
                 return module.DatasetDict(train=made, validation=made, test=made)
@@ -320,6 +327,10 @@ class SyntheticData:
                 holder.load_dataset = load_dataset
 
     # Samples
+
+    def row_bytes(self):
+        """Return about how many bytes a row takes in a table."""
+        return sum(4 * math.prod(field["shape"]) for field in self.fields)
 
     def described(self):
         """Return the fields in the syntax of the option."""
