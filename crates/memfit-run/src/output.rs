@@ -114,7 +114,8 @@ fn interrupted(text: &str) -> Option<String> {
         .filter_map(|line| {
             let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
             let (number, function) = rest.split_once(" in ")?;
-            (!file.starts_with('<')).then(|| (file, format!("{file}:{number} in {function}")))
+            let told = !file.starts_with('<') && !file.contains(traceback::PROBE);
+            told.then(|| (file, format!("{file}:{number} in {function}")))
         })
         .collect();
     let own = frames.iter().find(|(file, _)| traceback::is_user_file(file));
@@ -139,6 +140,7 @@ mod tests {
     fn the_line_that_a_signal_interrupted_is_found() {
         let text = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n  \
                     File \"<frozen importlib._bootstrap>\", line 241 in _call\n  \
+                    File \"/tmp/memfit-1/probe/memfit_probe/extensions.py\", line 40 in create_module\n  \
                     File \"/v/lib/python3.11/site-packages/triton/knobs.py\", line 15 in <module>\n  \
                     File \"/me/train.py\", line 3 in main\n";
         assert_eq!(interrupted(text).unwrap(), "/me/train.py:3 in main");

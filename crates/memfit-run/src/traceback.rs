@@ -8,7 +8,7 @@ use memfit_report::wire::Exception;
 /// Prefix of the messages of exceptions that memfit raises in the script.
 pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
 /// Part of the paths of memfit's own modules in the script's process.
-const PROBE: &str = "/memfit_probe/";
+pub(crate) const PROBE: &str = "/memfit_probe/";
 
 /// Innermost line of the user's code in a traceback, as `train.py:12 in main`.
 pub(crate) fn user_line(traceback: &str) -> Option<String> {
