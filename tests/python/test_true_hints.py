@@ -98,7 +98,7 @@ def test_no_option_replaces_another_file_that_the_script_downloads_itself(tmp_pa
         ("tools.Trainer().fit(verbose=1)", "`tools` 2.6 takes no argument `verbose` there"),
         ("Trainer.add_arguments(3)", "`tools` 2.6 has no `add_arguments`"),
         ("Trainer().gone()", "`tools` 2.6 has no `gone`"),
-        ("Wrapper().gone()", "`tools` 2.6 has no `gone`"),
+        ("tools.Wrapper().gone()", "`tools` 2.6 has no `gone`"),
         # A configuration has the names that it was given.
         ("Trainer().gone", None),
         ("torch.nn.DataParallel(torch.nn.Linear(2, 2)).generate()", None),
