@@ -427,10 +427,13 @@ def test_a_hanging_script_that_had_failed_is_reported_with_its_error(tmp_path: P
     assert "KeyError: 'image'" in problem["message"], problem
 
 
-def test_l_bfgs_keeps_the_history_of_a_training_that_makes_progress(tmp_path: Path) -> None:
-    code = """
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_l_bfgs_keeps_the_history_of_a_training_that_makes_progress(
+    search: str | None, tmp_path: Path
+) -> None:
+    code = f"""
     at = torch.nn.Parameter(torch.ones(1 << 20, device=device))
-    optimizer = torch.optim.LBFGS([at], history_size=8, max_iter=20)
+    optimizer = torch.optim.LBFGS([at], history_size=8, max_iter=20, line_search_fn={search!r})
 
     def closure():
         optimizer.zero_grad()
@@ -440,7 +443,8 @@ def test_l_bfgs_keeps_the_history_of_a_training_that_makes_progress(tmp_path: Pa
 
     optimizer.step(closure)
     """
-    answer = on_device(code, tmp_path)
+    # Without further runs with other values.
+    answer = on_device(code, tmp_path, start=lambda *asked: through_memfit(*asked, options=("--sizes", "1")))
     # Eight steps and eight changes of the gradient, most of them made in this step.
     found = answer.report["at_peak"]["by_category"]
     assert 16 << 22 <= found["optimizer"] + found["temporary"] <= 24 << 22, found

@@ -45,6 +45,17 @@ def test_samples_are_to_be_described_where_the_scripts_own_data_set_lacks_files(
     assert ("--synthetic-weights" in hint) == ("torch.load" in use), problem
 
 
+def test_a_folder_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) -> None:
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "import torch\n"
+        "class Words(torch.utils.data.Dataset):\n    def __init__(self): open('/nowhere/words.txt')\n"
+    )
+    problem = asked("    import datasets\n    datasets.Words()\n", tmp_path).report["problem"]
+    assert "a sample of `Words` has" in (problem["hint"] or ""), problem
+
+
 def test_described_samples_replace_the_data_set_that_the_hint_names(tmp_path: Path) -> None:
     code = OWN_DATA_SET.format(use="answer(shape=list(Words('/nowhere/words.txt')[3].shape))")
     answer = asked(code, tmp_path, "--synthetic-data=text:16:float32")

@@ -5,8 +5,12 @@ import functools
 import linecache
 
 # Conditions of PyTorch's own code that hold while a training makes progress: the end of the file's path, and
-# the line. L-BFGS keeps a step and a change of the gradient for each time that this one holds.
-PROGRESS = (("/torch/optim/lbfgs.py", "if ys > 1e-10:"),)
+# the line. L-BFGS keeps a step and a change of the gradient for each time that the first one holds; its line
+# search ends where the second one does.
+PROGRESS = (
+    ("/torch/optim/lbfgs.py", "if ys > 1e-10:"),
+    ("/torch/optim/lbfgs.py", "if abs(gtd_new) <= -c2 * gtd:"),
+)
 
 # Names of the instruction that begins to raise an `AssertionError`, and of its argument from Python 3.14 on.
 RAISES = ("LOAD_ASSERTION_ERROR",)

@@ -18,7 +18,7 @@ TOLD_ABSENT = ("not found", "download")
 # Libraries of graphs; the option cannot describe their samples.
 GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
 # Libraries whose data sets are not replaced by a description, or by their own names.
-OTHERS = (*GRAPH_LIBRARIES, "torchvision", "datasets")
+OTHERS = (*GRAPH_LIBRARIES, "torchvision")
 # Attributes of torchvision's data sets that depend on the samples.
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
 # Bytes of the different rows of a table.
