@@ -75,7 +75,7 @@ def test_a_host_that_is_not_reached_is_a_problem_of_its_own(tmp_path: Path) -> N
     answer = on_device(code, tmp_path)
     assert answer.report["problem"]["kind"] == "no-network"
     assert re.search(r" at \S+\.py:\d+ in <module>, ", answer.report["problem"]["message"])
-    assert "--synthetic-data" in answer.report["problem"]["hint"]
+    assert answer.report["problem"]["hint"] == "put the files where the script looks first"
 
 
 MIB_OF_MODEL = 64
