@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I")
 FIRST = {"answer": "right", "reason": "an honest reason", "wrong": "wrong"}
 
 
@@ -128,7 +128,12 @@ def table(known: dict[str, Any]) -> str:
         "that were told wrongly were run again, and have an honest reason now. Round H was made like round F, with most "
         "of what its scripts ask for installed beforehand, in one environment, and with other heavy jobs on the two "
         "cores; where a hint names options or a path, the first attempt goes on with it, once. Five of the eleven that "
-        "were wrong are hints at options that do not help. All eleven were run again.",
+        "were wrong are hints at options that do not help. All eleven were run again. Round I was made like round H, "
+        "with a load of 10 to 15 on the two cores and a time limit of 150 to 200 seconds; where a module was missing "
+        "that takes a minute to install, it was installed, and the attempt was made again. Of the seven that were "
+        "wrong, three are hints at options that do not help, one is an option whose stand-in failed, one a peak "
+        "without the history of L-BFGS, one a verdict about a script that had left before a step, and one a wait for "
+        "made-up rows. They were run again.",
         "",
         "## What was mended",
         "",

@@ -82,3 +82,61 @@ def test_a_rank_that_refuses_its_arguments_is_reported_with_its_last_line(tmp_pa
     problem = through_memfit("rtx-4090", launch, {})[2]["problem"]
     assert problem["kind"] == "exit", problem
     assert problem["message"].endswith("train.py: error: unrecognized arguments: --bf16"), problem
+
+
+@pytest.mark.parametrize(
+    ("leaving", "verdict"),
+    [
+        ("exit()", "error"),
+        ("sys.exit()", "error"),
+        ("sys.exit(0)", "error"),
+        ("pass", "fits"),
+        ("model(torch.zeros(1, 8, device=device))", "fits"),
+    ],
+)
+def test_a_script_that_leaves_while_it_handles_an_error_did_not_do_what_it_should(
+    leaving: str, verdict: str, tmp_path: Path
+) -> None:
+    code = f"""
+    import sys
+    model = torch.nn.Linear(8, 8, device=device)
+    try:
+        open("/nowhere/weights.pth")
+    except OSError as error:
+        print("please look after the weights")
+        {leaving}
+    """
+    answer = on_device(code, tmp_path)
+    assert answer.report["verdict"] == verdict, answer.output
+    if verdict == "error":
+        assert "No such file or directory: '/nowhere/weights.pth'" in answer.report["problem"]["message"]
+
+
+def test_a_script_that_has_trained_may_leave_while_it_handles_an_error(tmp_path: Path) -> None:
+    code = """
+    import sys
+    model = torch.nn.Linear(8, 8, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        model(torch.zeros(1, 8, device=device)).sum().backward()
+        optimizer.step()
+        raise StopIteration
+    except StopIteration:
+        sys.exit()
+    """
+    answer = on_device(code, tmp_path)
+    assert answer.report["verdict"] == "fits", answer.output
+
+
+def test_the_line_is_told_that_a_signal_interrupted(tmp_path: Path) -> None:
+    code = """
+    import ctypes
+    torch.zeros(8, device=device)
+    def read():
+        ctypes.string_at(0)
+    read()
+    """
+    problem = on_device(code, tmp_path).report["problem"]
+    assert problem["kind"] == "signal", problem
+    assert "The script was killed by SIGSEGV. It was at" in problem["message"], problem
+    assert problem["message"].endswith("in read."), problem

@@ -75,7 +75,7 @@ def test_a_host_that_is_not_reached_is_a_problem_of_its_own(tmp_path: Path) -> N
     answer = on_device(code, tmp_path)
     assert answer.report["problem"]["kind"] == "no-network"
     assert re.search(r" at \S+\.py:\d+ in <module>, ", answer.report["problem"]["message"])
-    assert "--synthetic-data" in answer.report["problem"]["hint"]
+    assert answer.report["problem"]["hint"] == "put the files where the script looks first"
 
 
 MIB_OF_MODEL = 64
@@ -183,7 +183,7 @@ def test_a_missing_configuration_is_an_error_of_memfits_own(tmp_path: Path) -> N
     )
     problem = answer.report["problem"]
     assert problem["kind"] == "exception-after-change"
-    assert problem["message"].startswith("the script needs something that memfit does not provide: ")
+    assert problem["message"].startswith("The script needs something that memfit does not provide: ")
     assert "by itself" not in problem["message"]
 
 
@@ -425,3 +425,26 @@ def test_a_hanging_script_that_had_failed_is_reported_with_its_error(tmp_path: P
     problem = on_device(FAILS_AND_STAYS, tmp_path, start=start).report["problem"]
     assert problem["kind"] == "timeout", problem
     assert "KeyError: 'image'" in problem["message"], problem
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_l_bfgs_keeps_the_history_of_a_training_that_makes_progress(
+    search: str | None, tmp_path: Path
+) -> None:
+    code = f"""
+    at = torch.nn.Parameter(torch.ones(1 << 20, device=device))
+    optimizer = torch.optim.LBFGS([at], history_size=8, max_iter=20, line_search_fn={search!r})
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (at * at).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    """
+    # Without further runs with other values.
+    answer = on_device(code, tmp_path, start=lambda *asked: through_memfit(*asked, options=("--sizes", "1")))
+    # Eight steps and eight changes of the gradient, most of them made in this step.
+    found = answer.report["at_peak"]["by_category"]
+    assert 16 << 22 <= found["optimizer"] + found["temporary"] <= 26 << 22, found

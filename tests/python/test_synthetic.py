@@ -210,3 +210,35 @@ IN_A_WORKER = """
 def test_missing_weights_are_not_blamed_for_what_fails_in_a_loader_worker(tmp_path: Path) -> None:
     answer = with_data(IN_A_WORKER, tmp_path, "--synthetic-weights")
     assert answer.report["problem"]["kind"] == "exception", answer.report["problem"]
+
+
+def test_rows_with_images_are_made_up_in_no_time(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    code = """
+    import os, time
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import datasets
+    begun = time.monotonic()
+    rows = datasets.load_dataset("nobody/has-this")["train"]
+    last = rows[len(rows) - 1]
+    answer(count=len(rows), size=list(last["image"].size), quick=time.monotonic() - begun < 60)
+    """
+    answer = with_data(code, tmp_path, "--synthetic-data={image:500x667:pil,label:int64<10}@9000")
+    assert answer.said == {"count": 9000, "size": [667, 500], "quick": True}, answer.output
+
+
+def test_the_shape_of_a_missing_tensor_is_what_the_script_compares_it_with(tmp_path: Path) -> None:
+    code = """
+    class Net(torch.nn.Linear):
+        def load_state_dict(self, state, strict=True):
+            if "weight" in state and state["weight"].shape[0] != self.weight.shape[0]:
+                raise ValueError("another model's weights")
+            if state["bias"].size() != self.bias.size() or state["bias"].cpu().shape != (4,):
+                raise ValueError("another model's weights")
+            return super().load_state_dict(state, strict)
+
+    Net(4, 4).load_state_dict(torch.load("/nowhere/net.pth"))
+    answer(loaded=True)
+    """
+    answer = with_data(code, tmp_path, "--synthetic-weights")
+    assert answer.said == {"loaded": True}, answer.output

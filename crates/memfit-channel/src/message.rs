@@ -14,6 +14,19 @@ fn yes() -> bool {
     true
 }
 
+/// A name or an argument that the installed release of a package does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gone {
+    /// The package, as it is imported.
+    pub package: String,
+    /// Its `__version__`.
+    pub release: Option<String>,
+    /// Name of the attribute or the argument.
+    pub name: String,
+    /// `true` for an argument of a function.
+    pub argument: bool,
+}
+
 /// One line of a process's messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -96,6 +109,18 @@ pub enum Message {
         /// `false` if the script had read nothing of a synthetic data set but its length.
         #[serde(default = "yes")]
         sampled: bool,
+        /// Class of the script's own data set whose constructor or `__getitem__` raised it for lack of files.
+        #[serde(default)]
+        data_set: Option<String>,
+        /// File of weights that it did not download.
+        #[serde(default)]
+        weights: Option<String>,
+        /// Host that this process had asked for before, and whose name was not resolved.
+        #[serde(default)]
+        unreached: Option<String>,
+        /// What an installed package does not have, and was asked for.
+        #[serde(default)]
+        gone: Option<Gone>,
     },
     /// One line has read values that only a GPU can compute many times since the last step.
     Repeated {

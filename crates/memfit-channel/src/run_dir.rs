@@ -78,6 +78,11 @@ impl RunDir {
         self.0.join(format!("messages-{pid}.jsonl"))
     }
 
+    /// Stack of a process's Python code when a signal ended it; empty otherwise.
+    pub fn crash(&self, pid: u32) -> PathBuf {
+        self.0.join(format!("crash-{pid}.txt"))
+    }
+
     /// Board on which the processes post notes to each other.
     pub(crate) fn board(&self, name: u64) -> PathBuf {
         self.0.join(format!("board-{name:016x}"))
@@ -160,6 +165,11 @@ impl RunDir {
     /// Processes that left an event log.
     pub fn event_pids(&self) -> io::Result<Vec<u32>> {
         self.pids("events-", ".bin")
+    }
+
+    /// Processes that would leave the stack of a crash.
+    pub fn crash_pids(&self) -> io::Result<Vec<u32>> {
+        self.pids("crash-", ".txt")
     }
 
     /// Processes that sent messages.

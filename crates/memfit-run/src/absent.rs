@@ -2,43 +2,46 @@
 
 use memfit_report::wire::Exception;
 
-use crate::downloads::Given;
+use crate::stand_ins::{self, Given, StandIn};
 use crate::traceback;
 
-/// Parts of the paths of libraries' modules that read weights from a file.
-const WEIGHTS: &[&str] = &["/torch/serialization.py", "/torch/jit/_serialization.py", "/safetensors/"];
-/// Part of the paths of torchvision's data sets.
-const STANDARD_DATA: &str = "/torchvision/datasets/";
-/// Part of the path of the loader's module that calls a data set.
-const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
 /// torchvision's words about a data set without files.
 const NO_DATA_SET: &str = "Dataset not found";
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
-/// Remedy for a file that is not there.
-pub(crate) fn hint(given: Given, exception: &Exception) -> Option<String> {
-    let Given { data, weights, .. } = given;
+/// Remedy for a file that is not there, or for a data set that could not be loaded.
+pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
     let is_file = exception.r#type == "FileNotFoundError";
-    let raised_in = traceback::raising_file(&exception.traceback).unwrap_or_default();
-    if is_file && !weights && WEIGHTS.iter().any(|part| raised_in.contains(part)) {
-        return Some(
-            "put the file there; or, if it holds weights alone, `--synthetic-weights`, which takes it for whatever it is loaded into"
-                .to_owned(),
-        );
+    match stand_ins::unused(given, exception) {
+        Some(StandIn::Weights) if is_file => {
+            return Some(
+                "put the file there; or, if it holds weights alone, `--synthetic-weights`, which takes it for whatever it is loaded into"
+                    .to_owned(),
+            );
+        }
+        Some(StandIn::DataSet) if is_file || exception.message.contains(NO_DATA_SET) => {
+            return Some(
+                "put the data set there; or `--synthetic-data`, which makes up samples for torchvision's data sets"
+                    .to_owned(),
+            );
+        }
+        Some(StandIn::Samples) if is_file => {
+            return Some(format!("put the files there; or {}", stand_ins::remedy(given, StandIn::Samples)));
+        }
+        // Whatever the reason is, rows can be made up.
+        Some(StandIn::Rows) => {
+            return Some(format!(
+                "put the data set where the script looks for it; or {}",
+                stand_ins::remedy(given, StandIn::Rows)
+            ));
+        }
+        _ => {}
     }
-    let standard = exception.traceback.contains(STANDARD_DATA);
-    if !data && standard && (is_file || exception.message.contains(NO_DATA_SET)) {
-        return Some(
-            "put the data set there; or `--synthetic-data`, which makes up samples for torchvision's data sets"
-                .to_owned(),
-        );
-    }
-    if is_file && !data && exception.traceback.contains(FETCH) {
-        return Some(
-            "put the files there; or state what a sample has, and memfit makes samples up: `--synthetic-data=image:3x224x224:float32,label:int64<1000`"
-                .to_owned(),
-        );
+    if let Some(folder) = no_folder(&exception.message) {
+        return Some(format!(
+            "there is no folder `{folder}` here, so the library took it for a name on the hub: put the model there, or let the script name the folder that has it"
+        ));
     }
     let path =
         exception.message.strip_prefix("[Errno 2] No such file or directory: '")?.strip_suffix('\'')?;
@@ -55,6 +58,17 @@ pub(crate) fn hint(given: Given, exception: &Exception) -> Option<String> {
             "the script writes into a folder that is not there: `mkdir -p {folder}` in its working folder"
         )
     })
+}
+
+/// The hub's words about a name that no repository can have.
+const NO_REPOSITORY: &str = "Repo id must be in the form";
+
+/// Path of a folder that a library took for a repository's name, as there is no such folder.
+fn no_folder(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once(NO_REPOSITORY)?;
+    // `… 'repo_name' or 'namespace/repo_name': '/data/model'. Use …`
+    let (path, _) = rest.split_once(": '")?.1.split_once('\'')?;
+    path.starts_with(['/', '.', '~']).then_some(path)
 }
 
 /// An absolute path that is a folder is not what is missing.
@@ -80,38 +94,6 @@ mod tests {
     }
 
     const MISSING: &str = "[Errno 2] No such file or directory: ";
-    const SERIALIZATION: (&str, &str) =
-        ("/v/site-packages/torch/serialization.py", "super().__init__(open(name, mode))");
-
-    #[test]
-    fn a_missing_file_of_weights_may_be_made_up() {
-        let error = || format!("{MISSING}'models/vgg.pth'");
-        let frames = [("/me/train.py", "net.load_state_dict(torch.load(path))"), SERIALIZATION];
-        assert!(found("FileNotFoundError", &error(), &frames).unwrap().contains("`--synthetic-weights`"));
-        assert_eq!(found("FileNotFoundError", &error(), &frames[..1]), None, "the script opens it itself");
-        let exception = Exception {
-            r#type: "FileNotFoundError".to_owned(),
-            message: error(),
-            traceback: format!("  File \"{}\", line 7, in load\n    {}\n", SERIALIZATION.0, SERIALIZATION.1),
-        };
-        assert_eq!(
-            hint(Given { weights: true, ..Given::default() }, &exception),
-            None,
-            "the option was given"
-        );
-    }
-
-    #[test]
-    fn a_missing_data_set_may_be_made_up() {
-        let frames = [("/me/train.py", "CIFAR10(folder)"), ("/v/torchvision/datasets/cifar.py", "raise")];
-        let message = "Dataset not found or corrupted. You can use download=True to download it";
-        assert!(found("RuntimeError", message, &frames).unwrap().contains("`--synthetic-data`"));
-        assert_eq!(found("RuntimeError", "sizes differ", &frames), None);
-        let frames = [(FETCH, "self.dataset[index]"), ("/me/train.py", "Image.open(path)")];
-        let error = format!("{MISSING}'/data/1.jpg'");
-        assert!(found("FileNotFoundError", &error, &frames).unwrap().contains("`--synthetic-data=image:"));
-    }
-
     #[test]
     fn a_file_beside_the_script_is_found() {
         let folder = std::env::temp_dir().join(format!("memfit-absent-{}", std::process::id()));
@@ -123,6 +105,18 @@ mod tests {
         assert!(hint.contains(&format!("`{}`", folder.display())), "{hint}");
         assert_eq!(found("FileNotFoundError", &format!("{MISSING}'data/b.txt'"), &frames), None);
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_was_taken_for_a_name_on_the_hub_is_told() {
+        let told = |name: &str| {
+            let said = format!(
+                "Repo id must be in the form 'repo_name' or 'namespace/repo_name': '{name}'. Use `repo_type` argument if needed."
+            );
+            found("OSError", &said, &[("/me/train.py", "from_pretrained(path)")])
+        };
+        assert!(told("/data2/Qwen/7B").unwrap().starts_with("there is no folder `/data2/Qwen/7B` here"));
+        assert_eq!(told("a/b/c"), None);
     }
 
     #[test]

@@ -12,10 +12,7 @@ use crate::facts::{Facts, may_affect_memory};
 use crate::older;
 use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
-use crate::traceback::{handled, raising_source, summary, user_line};
-
-/// Prefix of the messages of exceptions that memfit raises in the script.
-pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
+use crate::traceback::{MESSAGE_PREFIX, handled, raising_source, summary, user_line};
 
 /// Maximum changes that are listed.
 const MAX_CHANGES: usize = 3;
@@ -51,7 +48,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
         None => failed,
     };
     if let Some(lacks) = exception.message.strip_prefix(MESSAGE_PREFIX) {
-        return (format!("the script needs something that memfit does not provide: {lacks}"), true);
+        return (format!("The script needs something that memfit does not provide: {lacks}"), true);
     }
     let certain = facts.cause.program || older::is_certain(exception);
     let changes = if certain { Vec::new() } else { changes(request, facts, exception) };

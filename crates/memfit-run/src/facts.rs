@@ -78,6 +78,8 @@ pub struct Facts {
     pub exception: Option<Exception>,
     /// `true` if the script showed that exception and went on to its own end.
     pub(crate) survived: bool,
+    /// Line of Python code that the signal interrupted which ended the script.
+    pub(crate) crashed_at: Option<String>,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
     /// Possible causes of that exception.
@@ -328,9 +330,15 @@ pub(crate) fn gather(
         interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),
         oom,
-        exception: uncaught.map(|(exception, _)| exception.clone()),
+        exception: uncaught.as_ref().map(|(exception, _)| (*exception).clone()),
         survived,
-        overlaid: uncaught.map(|_| overlaid::names(&stage.run_dir().overlay_tree())).unwrap_or_default(),
+        crashed_at: matches!(ended, Ended::Signalled(_))
+            .then(|| output::crashed_at(stage.run_dir()))
+            .flatten(),
+        overlaid: uncaught
+            .as_ref()
+            .map(|_| overlaid::names(&stage.run_dir().overlay_tree()))
+            .unwrap_or_default(),
         cause: uncaught.map(|(_, cause)| cause).unwrap_or_default(),
         on_host: inbox.processes.values().find_map(|speaker| speaker.on_host.clone()),
         torch: inbox
@@ -574,7 +582,7 @@ fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
             let (exception, oom) = speaker.exception.as_ref().filter(|_| !harmless(speaker))?;
             // The first one is the reason of others; a later process may have a smaller id.
             let order = (is_launcher(*pid), speaker.rank.is_none(), speaker.failed);
-            (!oom).then_some((order, (exception, speaker.cause)))
+            (!oom).then_some((order, (exception, speaker.cause.clone())))
         })
         .min_by_key(|(order, _)| *order)
         .map(|(_, uncaught)| uncaught)

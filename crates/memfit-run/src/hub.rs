@@ -2,6 +2,7 @@
 
 use memfit_report::wire::{Exception, Problem};
 
+use crate::stand_ins::Given;
 use crate::traceback;
 
 /// PyTorch's message if it can neither reach GitHub nor find the repository in its cache.
@@ -12,19 +13,20 @@ const ENTRY_POINTS: &str = "hubconf.py";
 const PARSER: &str = "in _parse_repo_info";
 
 /// Problem behind an exception of `torch.hub`; `None` for any other exception.
-pub(crate) fn problem(exception: &Exception) -> Option<Problem> {
+pub(crate) fn problem(given: Given<'_>, exception: &Exception) -> Option<Problem> {
     let said = traceback::summary(&exception.message);
     let place =
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     let (kind, message, hint) = if let Some((_, rest)) = said.split_once(NOT_CACHED) {
         let folder = rest.split(')').next().unwrap_or_default();
+        let replaced = if given.weights { "" } else { ", which `--synthetic-weights` replaces" };
         (
             "no-network",
             format!(
                 "`torch.hub.load`{place} downloads a repository from GitHub, which this machine cannot reach, and `{folder}` does not have it."
             ),
             format!(
-                "on a machine with a network, clone the repository; then copy the clone to `{folder}/OWNER_NAME_main`, or pass its path with `source=\"local\"`. The weights are a separate download, which `--synthetic-weights` replaces"
+                "on a machine with a network, clone the repository; then copy the clone to `{folder}/OWNER_NAME_main`, or pass its path with `source=\"local\"`. Weights that it loads with `torch.hub.load_state_dict_from_url` are a separate download{replaced}"
             ),
         )
     } else if exception.r#type == "FileNotFoundError" && said.ends_with(&format!("/{ENTRY_POINTS}'")) {
@@ -67,7 +69,8 @@ mod tests {
             "Traceback (most recent call last):\n  File \"/x/train.py\", line 2, in <module>\n    torch.hub.load(x)\n  \
              File \"/v/site-packages/torch/hub.py\", line 9, in {frame}\n    raise\n{kind}: {message}\n"
         );
-        problem(&Exception { r#type: kind.to_owned(), message: message.to_owned(), traceback })
+        let exception = Exception { r#type: kind.to_owned(), message: message.to_owned(), traceback };
+        problem(Given::default(), &exception)
     }
 
     #[test]

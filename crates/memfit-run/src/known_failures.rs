@@ -4,8 +4,8 @@
 
 use memfit_report::wire::{Exception, Problem};
 
-use crate::downloads::Given;
-use crate::{Card, blame, downloads, hub, own_modules, traceback};
+use crate::stand_ins::Given;
+use crate::{Card, downloads, hub, own_modules, traceback};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,25 +14,26 @@ pub(crate) struct Ran<'a> {
     pub(crate) torch: Option<&'a str>,
     /// Path of the interpreter.
     pub(crate) interpreter: Option<&'a str>,
-    /// What memfit was asked to replace.
-    pub(crate) given: Given,
+    /// What memfit was asked to replace, and what it could.
+    pub(crate) given: Given<'a>,
 }
 
 /// Problem behind an exception; `None` if its reason is unknown.
 pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
     // memfit's own refusals may quote another error.
-    if exception.message.starts_with(blame::MESSAGE_PREFIX) {
+    if exception.message.starts_with(traceback::MESSAGE_PREFIX) {
         return None;
     }
     without_kernels(card, ran.torch, exception)
         .or_else(|| without_device(card, exception))
         .or_else(|| unbuilt(exception))
         .or_else(|| built_for_another(ran, exception))
-        .or_else(|| hub::problem(exception))
+        .or_else(|| hub::problem(ran.given, exception))
         .or_else(|| downloads::problem(ran.given, exception))
         .or_else(|| not_installed(ran.interpreter, exception))
         .or_else(|| without_terminal(exception))
         .or_else(|| without_answer(exception))
+        .or_else(|| without_key(exception))
 }
 
 /// Message of the CUDA runtime about a kernel that was compiled only for other devices.
@@ -197,12 +198,16 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     // Python names the first missing component: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
         let root = module.split('.').next().unwrap_or(package);
+        let raised_in = traceback::raising_file(&exception.traceback).unwrap_or_default();
+        let importer = traceback::package_of(raised_in).filter(|importer| *importer != root);
+        let who =
+            importer.map_or("the script".to_owned(), |importer| format!("`{importer}`, which imports it,"));
         let whose = interpreter.map(|path| format!(" that {path} found")).unwrap_or_default();
         return Some(Problem {
             kind,
             message: format!("The `{package}`{whose} has no module `{module}`."),
             hint: Some(own.unwrap_or_else(|| format!(
-                "the script was written for another release of `{root}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
+                "{who} was written for another release of `{root}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
             ))),
         });
     }
@@ -242,6 +247,12 @@ const PACKAGES: &[(&str, &str)] = &[
     ("skimage", "scikit-image"),
     ("sklearn", "scikit-learn"),
     ("skopt", "scikit-optimize"),
+    ("tap", "typed-argument-parser"),
+    // Their set-up imports PyTorch.
+    ("torch_cluster", "torch-cluster --no-build-isolation"),
+    ("torch_scatter", "torch-scatter --no-build-isolation"),
+    ("torch_sparse", "torch-sparse --no-build-isolation"),
+    ("torch_spline_conv", "torch-spline-conv --no-build-isolation"),
     ("torchcrf", "pytorch-crf"),
     ("umap", "umap-learn"),
     ("yaml", "PyYAML"),
@@ -319,6 +330,28 @@ fn without_answer(exception: &Exception) -> Option<Problem> {
     })
 }
 
+/// Words of Weights & Biases where it has no key, and is not told to work without one.
+const NO_KEY: &[&str] = &["wandb login", "WANDB_API_KEY", "api_key not configured"];
+
+fn without_key(exception: &Exception) -> Option<Problem> {
+    if !exception.r#type.starts_with("wandb.")
+        || !NO_KEY.iter().any(|words| exception.message.contains(words))
+    {
+        return None;
+    }
+    let place =
+        traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+    let said = traceback::summary(&exception.message);
+    Some(Problem {
+        kind: "exception".to_owned(),
+        message: format!("The script logs to Weights & Biases{place}, which has no key here: {said}"),
+        hint: Some(
+            "`WANDB_MODE=offline` in front of the command lets it log into a folder, unless the script passes a `mode` of its own, which an option of its may set"
+                .to_owned(),
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -354,6 +387,9 @@ mod tests {
             Some((missing, "/v/bin/python has no module `einops`")),
         );
         check("ModuleNotFoundError", "No module named '_cffi_backend'", Some((missing, "`_cffi_backend`")));
+        let key = "No API key configured. Use `wandb login` to log in.";
+        check("wandb.errors.errors.UsageError", key, Some(("exception", "logs to Weights & Biases")));
+        check("UsageError", key, None);
         let text = "No module named 'torch._six'";
         check(
             "ModuleNotFoundError",

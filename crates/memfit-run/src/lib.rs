@@ -53,6 +53,7 @@ mod script;
 mod secrets;
 mod sizes;
 mod stage;
+mod stand_ins;
 mod synthetic;
 mod time;
 mod traceback;

@@ -1,5 +1,6 @@
 //! Failures of scripts that were written for an older Python, NumPy or PyTorch, and what to do about them.
 
+use memfit_channel::message::Gone;
 use memfit_report::wire::Exception;
 
 use crate::traceback;
@@ -104,6 +105,20 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
     Some(format!("in today's PyTorch, {now}"))
 }
 
+/// Remedy for a name or an argument that the installed release of a package does not have.
+pub(crate) fn hint_at_release(gone: &Gone, exception: &Exception) -> String {
+    let Gone { package, release, name, argument } = gone;
+    let release = release.as_ref().map(|release| format!(" {release}")).unwrap_or_default();
+    let lacks =
+        if *argument { format!("takes no argument `{name}` there") } else { format!("has no `{name}`") };
+    let caller = traceback::package_of(traceback::raising_file(&exception.traceback).unwrap_or_default());
+    let asks = match caller.filter(|caller| caller != package) {
+        Some(caller) => format!("`{caller}`, which asks for it, was written for another release"),
+        None => "if the name is right, the script was written for another release".to_owned(),
+    };
+    format!("`{package}`{release} {lacks}: {asks}, which the script's requirements may state")
+}
+
 /// Remedy for a usage error of a script's parser.
 pub(crate) fn hint_of_usage(line: &str) -> Option<&'static str> {
     line.contains("unrecognized arguments: --local-rank").then_some(
@@ -161,6 +176,25 @@ mod tests {
         assert!(hint.contains("another release of `transformers`"), "{hint}");
         let own = "cannot import name 'load' from 'utils' (/home/me/utils.py)";
         assert_eq!(found("ImportError", own, ""), None);
+    }
+
+    #[test]
+    fn the_release_that_lacks_a_name_is_told_with_who_asks_for_it() {
+        let hint = |file: &str, argument| {
+            let gone = Gone {
+                package: "lightning".to_owned(),
+                release: Some("2.6".to_owned()),
+                name: "gpus".to_owned(),
+                argument,
+            };
+            let traceback = format!("  File \"{file}\", line 3, in main\n    Trainer(gpus=1)\n");
+            let exception = Exception { r#type: "TypeError".to_owned(), message: String::new(), traceback };
+            hint_at_release(&gone, &exception)
+        };
+        let own = hint("/me/train.py", true);
+        assert!(own.starts_with("`lightning` 2.6 takes no argument `gpus` there: if the name is"), "{own}");
+        let package = hint("/v/lib/python3.11/site-packages/tools/a.py", false);
+        assert!(package.contains("has no `gpus`: `tools`, which asks for it"), "{package}");
     }
 
     #[test]

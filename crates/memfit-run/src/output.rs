@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
+use memfit_channel::RunDir;
 use memfit_report::wire::Exception;
 
 use crate::stage::Stage;
@@ -100,6 +101,27 @@ fn is_log(line: &str) -> bool {
     date.is_some_and(|date| date.ends_with(' ') && date.trim_end().chars().all(|each| each.is_ascii_digit()))
 }
 
+/// Line of Python code that a signal interrupted: the user's own, or else the innermost.
+pub(crate) fn crashed_at(run_dir: &RunDir) -> Option<String> {
+    let pids = run_dir.crash_pids().ok()?;
+    pids.into_iter().find_map(|pid| interrupted(&std::fs::read_to_string(run_dir.crash(pid)).ok()?))
+}
+
+/// The line in the text of `faulthandler`, whose innermost frame comes first.
+fn interrupted(text: &str) -> Option<String> {
+    let frames: Vec<(&str, String)> = text
+        .lines()
+        .filter_map(|line| {
+            let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+            let (number, function) = rest.split_once(" in ")?;
+            let told = !file.starts_with('<') && !file.contains(traceback::PROBE);
+            told.then(|| (file, format!("{file}:{number} in {function}")))
+        })
+        .collect();
+    let own = frames.iter().find(|(file, _)| traceback::is_user_file(file));
+    own.or(frames.first()).map(|(_, place)| place.clone())
+}
+
 /// Start of the first traceback that leads to the one at `last`.
 fn chain(output: &str, last: usize) -> usize {
     let before = output[..last].trim_end();
@@ -113,6 +135,19 @@ fn chain(output: &str, last: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_that_a_signal_interrupted_is_found() {
+        let text = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n  \
+                    File \"<frozen importlib._bootstrap>\", line 241 in _call\n  \
+                    File \"/tmp/memfit-1/probe/memfit_probe/extensions.py\", line 40 in create_module\n  \
+                    File \"/v/lib/python3.11/site-packages/triton/knobs.py\", line 15 in <module>\n  \
+                    File \"/me/train.py\", line 3 in main\n";
+        assert_eq!(interrupted(text).unwrap(), "/me/train.py:3 in main");
+        let (library, _) = text.split_once("  File \"/me").unwrap();
+        assert!(interrupted(library).unwrap().ends_with("triton/knobs.py:15 in <module>"));
+        assert_eq!(interrupted(""), None);
+    }
 
     const FRAME: &str =
         "  File \"/home/me/train.py\", line 30, in main\n    cls = get_class(name)\n          ^^^^^^\n";

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use memfit_report::wire::Exception;
 
+/// Prefix of the messages of exceptions that memfit raises in the script.
+pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
 /// Part of the paths of memfit's own modules in the script's process.
-const PROBE: &str = "/memfit_probe/";
+pub(crate) const PROBE: &str = "/memfit_probe/";
 
 /// Innermost line of the user's code in a traceback, as `train.py:12 in main`.
 pub(crate) fn user_line(traceback: &str) -> Option<String> {
@@ -23,6 +25,14 @@ pub(crate) fn below_user(traceback: &str) -> impl Iterator<Item = &str> {
     traceback.lines().rev().filter_map(frame).map(|(file, _)| file).take_while(|file| !is_user_file(file))
 }
 
+/// File and function of each frame of a traceback, the innermost last.
+pub(crate) fn calls(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, &str)> {
+    traceback.lines().filter_map(|line| {
+        let (file, rest) = file_and_rest(line)?;
+        Some((file, rest.split_once(", in ").map_or("<module>", |(_, function)| function)))
+    })
+}
+
 /// Folders of the user's files in a traceback.
 pub(crate) fn user_folders(traceback: &str) -> impl Iterator<Item = &Path> {
     user_frames(traceback).filter_map(|(file, _)| Path::new(file).parent())
@@ -32,7 +42,8 @@ fn user_frames(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, String
     traceback.lines().filter_map(frame).filter(|(file, _)| is_user_file(file))
 }
 
-fn is_user_file(file: &str) -> bool {
+/// Returns `true` for a file of the script's own.
+pub(crate) fn is_user_file(file: &str) -> bool {
     let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
     // Cython names its sources by their paths in the library's own repository.
     let compiled = !file.starts_with('/') && [".pyx", ".pxd", ".pxi"].iter().any(|end| file.ends_with(end));
@@ -41,11 +52,16 @@ fn is_user_file(file: &str) -> bool {
 
 /// File, and place as `train.py:12 in main`, of a frame's line in a traceback.
 fn frame(line: &str) -> Option<(&str, String)> {
-    // Some loggers mark the frame that caught the exception.
-    let line = line.trim_start().trim_start_matches("> ");
-    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
+    let (file, rest) = file_and_rest(line)?;
     let (number, function) = rest.split_once(", in ").unwrap_or((rest, "<module>"));
     Some((file, format!("{file}:{number} in {function}")))
+}
+
+/// File of a frame's line in a traceback, and what follows `", line "`.
+fn file_and_rest(line: &str) -> Option<(&str, &str)> {
+    // Some loggers mark the frame that caught the exception.
+    let line = line.trim_start().trim_start_matches("> ");
+    line.strip_prefix("File \"")?.split_once("\", line ")
 }
 
 /// Source of the innermost line of the user's code.
@@ -59,6 +75,12 @@ pub(crate) fn user_source(traceback: &str) -> Option<&str> {
 /// File of the line that raised, the user's or a library's.
 pub(crate) fn raising_file(traceback: &str) -> Option<&str> {
     traceback.lines().rev().find_map(frame).map(|(file, _)| file)
+}
+
+/// The installed package, by the name of its folder, that a file belongs to.
+pub(crate) fn package_of(file: &str) -> Option<&str> {
+    let (_, path) = ["/site-packages/", "/dist-packages/"].iter().find_map(|part| file.rsplit_once(part))?;
+    path.split(['/', '.']).next()
 }
 
 /// Place and source of the line that raised.
@@ -122,6 +144,10 @@ fn missing_module(exception: &Exception) -> Option<Exception> {
 
 /// The exception with its direct cause, which may be the only reason: a lazy import tells the failed name.
 fn with_cause(exception: &Exception) -> Option<Exception> {
+    // memfit's own refusals say why.
+    if exception.message.starts_with(MESSAGE_PREFIX) {
+        return None;
+    }
     let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
     let (kind, said, _) = raised(first)?;
     let cause = if said.is_empty() { kind.to_owned() } else { format!("{kind}: {said}") };
@@ -258,6 +284,20 @@ mod tests {
         assert_eq!(summary(&original(&other).message), expected);
         let quoted = Exception { message: "numpy.dtype size changed: reinstall".to_owned(), ..other };
         assert_eq!(original(&quoted).message, quoted.message);
+    }
+
+    #[test]
+    fn a_refusal_of_memfits_is_told_as_it_is() {
+        let traceback = format!(
+            "{TRACEBACK}\n  File \"/v/a.py\", line 1, in get\nOSError: no host\n\n{DIRECT_CAUSE}\n\n{TRACEBACK}\n  File \"/me/train.py\", line 3, in main\nOSError: x\n"
+        );
+        let raised = |message: &str| Exception {
+            r#type: "OSError".to_owned(),
+            message: message.to_owned(),
+            traceback: traceback.clone(),
+        };
+        assert_eq!(original(&raised("memfit: it needs x")).message, "memfit: it needs x");
+        assert!(original(&raised("it needs x")).message.contains("raised from OSError: no host"));
     }
 
     #[test]

@@ -34,7 +34,6 @@ use memfit_report::wire::{Problem, Verdict};
 
 use crate::absent;
 use crate::blame;
-use crate::downloads::Given;
 use crate::facts::{Facts, LAUNCHERS, OomFacts, may_affect_memory};
 use crate::known_failures::{self, Ran};
 use crate::numbers::Numbers;
@@ -43,6 +42,7 @@ use crate::output;
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
+use crate::stand_ins::Given;
 use crate::traceback;
 use crate::watch::Ended;
 
@@ -58,6 +58,10 @@ const EXTRA_TIME: Duration = Duration::from_mins(1);
 struct Evidence {
     ended: Ended,
     steps_asked: u64,
+    /// Steps that every rank completed.
+    steps_done: u64,
+    /// `true` if a longer `--timeout` gives another run more time.
+    more_time_helps: bool,
     oom: Option<Oom>,
     exception: bool,
     survived: bool,
@@ -96,17 +100,13 @@ struct Oom {
 
 impl Evidence {
     /// Extracts the facts that matter for the verdict.
-    fn from_facts(
-        facts: &Facts,
-        capacity: u64,
-        lower: Option<&Facts>,
-        chosen: bool,
-        numbers: Numbers,
-    ) -> Self {
+    fn from_facts(request: &Request, facts: &Facts, lower: Option<&Facts>, numbers: Numbers) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
             steps_asked: facts.setup.steps,
+            steps_done: facts.steps(),
+            more_time_helps: request.timeout.is_some_and(|own| own < repeat_limit(facts)),
             oom: facts.oom.as_ref().map(oom),
             exception: facts.exception.is_some(),
             survived: facts.survived,
@@ -116,14 +116,14 @@ impl Evidence {
                 bounded: facts.has_read(&[Stake::Size]),
                 unbounded: facts.has_read(&[Stake::Unbounded]),
             },
-            chosen,
+            chosen: matches!(request.sizes, Sizes::At(_)),
             refused: facts
                 .tally
                 .unmodelled
                 .iter()
                 .map(|call| call.call.clone())
                 .find(|call| may_affect_memory(call)),
-            capacity,
+            capacity: facts.device(request).capacity,
             device_upper: facts.fullest().map_or(0, |rank| rank.peak.device_upper),
             unmet: facts.ranks.iter().filter_map(|rank| Some(rank.done.as_ref()?.unmet)).max().unwrap_or(0),
             stepless: facts.ended == Ended::Stalled && facts.steps() == 0,
@@ -156,9 +156,14 @@ pub(crate) fn has_size_read_back(facts: &Facts) -> bool {
 /// Request for another run of the script. It saves nothing. Its time limit is longer than the first run took,
 /// since it gets further if that one failed; there is a limit because a changed script may wait for ever.
 pub(crate) fn repeat_request(request: &Request, first: &Facts) -> Request {
-    let time_limit = first.wall * TIME_FACTOR + EXTRA_TIME;
+    let time_limit = repeat_limit(first);
     let timeout = Some(request.timeout.map_or(time_limit, |own| own.min(time_limit)));
     Request { output: None, timeout, ..request.clone() }
+}
+
+/// Time limit of a repeated run, if the user sets no shorter one.
+fn repeat_limit(first: &Facts) -> Duration {
+    first.wall * TIME_FACTOR + EXTRA_TIME
 }
 
 /// Returns `true` if the verdict would be `fits`, apart from numbers that were read as zero.
@@ -177,8 +182,7 @@ pub(crate) fn judge_run(
     lower: Option<&Facts>,
     numbers: Numbers,
 ) -> (Verdict, Option<Problem>) {
-    let chosen = matches!(request.sizes, Sizes::At(_));
-    let evidence = Evidence::from_facts(facts, facts.device(request).capacity, lower, chosen, numbers);
+    let evidence = Evidence::from_facts(request, facts, lower, numbers);
     let (verdict, mut problem) = judge(&evidence);
     let ran = Ran {
         torch: facts.torch.as_deref(),
@@ -187,6 +191,8 @@ pub(crate) fn judge_run(
             data: request.synthetic.data.is_some(),
             described: request.synthetic.data.as_ref().is_some_and(|data| !data.fields.is_empty()),
             weights: request.synthetic.weights,
+            data_set: facts.cause.data_set.as_deref(),
+            downloads_weights: facts.cause.weights.is_some(),
         },
     };
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
@@ -206,12 +212,19 @@ pub(crate) fn judge_run(
         let (message, caused) = blame::sentence(request, facts, &exception);
         problem.message = message;
         if !caused {
-            problem.hint =
-                older::hint(ran.interpreter, &exception).or_else(|| absent::hint(ran.given, &exception));
+            problem.hint = older::hint(ran.interpreter, &exception)
+                .or_else(|| absent::hint(ran.given, &exception))
+                .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, &exception)));
             if let (None, Some(line)) = (&problem.hint, output::unreached(&facts.last_output)) {
                 problem.message += ". Before it, a download had failed: ";
                 problem.message += line;
                 let hint = "download it where there is a network, and put it where the script looks for it";
+                problem.hint = Some(hint.to_owned());
+            } else if let (None, Some(host)) = (&problem.hint, &facts.cause.unreached) {
+                for part in [". Before it, the host `", host, "` could not be reached"] {
+                    problem.message.push_str(part);
+                }
+                let hint = "if it lacks what it looked for there: download that where there is a network, and put it where the script looks for it";
                 problem.hint = Some(hint.to_owned());
             }
         }
@@ -222,14 +235,15 @@ pub(crate) fn judge_run(
         }
         if caused {
             "exception-after-change".clone_into(&mut problem.kind);
-            problem.hint = Some(
-                "on a real GPU the script may continue: `--gpu local` runs it on one; fewer `--steps` may end before that line".to_owned(),
-            );
+            let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
+            problem.hint =
+                Some(format!("on a real GPU the script may continue: `--gpu local` runs it on one{fewer}"));
         }
     }
     if let Some(problem) = &mut problem {
         let read = match problem.kind.as_str() {
             "timeout" => waited_for(facts),
+            "signal" => facts.crashed_at.as_ref().map(|place| format!("It was at {place}.")),
             "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
             "number-read-back" => facts.lines_read().map(|lines| format!("They are read at {lines}.")),
             "size-read-back" | "size-unbounded" => {
@@ -356,7 +370,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         let message =
             format!("It fits with the values that were assumed where only a GPU can compute them, {depends}");
         let hint = match evidence.numbers {
-            Numbers::Unfinished => {
+            Numbers::Unfinished if evidence.more_time_helps => {
                 "allow more time with `--timeout`; `--sizes 1` gives the verdict for the assumed values"
             }
             _ => "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU",
@@ -385,9 +399,11 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
         Ended::TimedOut => problem(
             "timeout",
             "The script did not complete its steps in time.",
-            Some(
-                "allow more time with `--timeout`, or fewer steps with `--steps`; `--show-output` shows what it does",
-            ),
+            Some(if evidence.steps_done == 0 {
+                "allow more time with `--timeout`; `--show-output` shows what it does"
+            } else {
+                "allow more time with `--timeout`, or fewer steps with `--steps`; `--show-output` shows what it does"
+            }),
         ),
         Ended::Signalled(signal) => {
             problem("signal", &format!("The script was killed by {}.", signal_name(signal)), None)
@@ -420,159 +436,4 @@ fn problem(kind: &str, message: &str, hint: Option<&str>) -> Option<Problem> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn plain(ended: Ended) -> Evidence {
-        Evidence {
-            ended,
-            steps_asked: 3,
-            oom: None,
-            exception: false,
-            survived: false,
-            used_gpu: true,
-            watched: true,
-            sizes: SizesRead::default(),
-            chosen: false,
-            refused: None,
-            capacity: 24 * GIB,
-            device_upper: 12 * GIB,
-            unmet: 0,
-            stepless: false,
-            held: false,
-            lower_fails: None,
-            numbers: Numbers::Untried,
-        }
-    }
-
-    fn check(evidence: &Evidence, verdict: Verdict, kind: Option<&str>) {
-        let (found, problem) = judge(evidence);
-        assert_eq!(
-            (found, problem.as_ref().map(|problem| problem.kind.as_str())),
-            (verdict, kind),
-            "{evidence:?}"
-        );
-    }
-
-    #[test]
-    fn the_last_line_of_what_a_script_wrote_is_found() {
-        assert_eq!(last_line("usage: a\n a.py: error: no b\n\n"), Some("a.py: error: no b"));
-        assert_eq!(last_line(" \n"), None);
-        let hydra = "In 'config': Could not find 'launcher/a'\n\nAvailable options:\n\tbasic\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n";
-        assert_eq!(last_line(hydra), Some("In 'config': Could not find 'launcher/a'"));
-    }
-
-    const UNCAUGHT: Option<Oom> = Some(Oom { uncaught: true, steps_after: 0 });
-    const CAUGHT: Option<Oom> = Some(Oom { uncaught: false, steps_after: 0 });
-    const RECOVERED: Option<Oom> = Some(Oom { uncaught: false, steps_after: 3 });
-
-    #[test]
-    fn how_it_ended_decides() {
-        use Verdict::{Error, Fits};
-        for (ended, verdict, kind) in [
-            (Ended::Complete, Fits, None),
-            (Ended::Stalled, Fits, None),
-            (Ended::Exited(0), Fits, None),
-            (Ended::Exited(1), Error, Some("exit")),
-            (Ended::Signalled(libc::SIGSEGV), Error, Some("signal")),
-            (Ended::Interrupted, Error, Some("interrupted")),
-            (Ended::TimedOut, Error, Some("timeout")),
-        ] {
-            check(&plain(ended), verdict, kind);
-        }
-        check(&Evidence { exception: true, ..plain(Ended::Exited(1)) }, Error, Some("exception"));
-        check(&Evidence { exception: true, ..plain(Ended::Stalled) }, Error, Some("exception"));
-        let survived = Evidence { exception: true, survived: true, ..plain(Ended::Exited(0)) };
-        check(&survived, Verdict::Unknown, Some("exception"));
-        check(&Evidence { used_gpu: false, ..survived }, Error, Some("exception"));
-        check(&Evidence { used_gpu: false, ..plain(Ended::Exited(0)) }, Error, Some("no-gpu-use"));
-        check(&Evidence { used_gpu: false, ..plain(Ended::Exited(3)) }, Error, Some("exit"));
-        let unwatched = Evidence { used_gpu: false, watched: false, ..plain(Ended::Exited(0)) };
-        check(&unwatched, Error, Some("not-watched"));
-    }
-
-    #[test]
-    fn an_out_of_memory_error_is_bad_news_unless_the_steps_came_after_it() {
-        use Verdict::{Error, Fits, Oom};
-        for (oom, ended, steps_asked, verdict, kind) in [
-            (UNCAUGHT, Ended::Exited(1), 3, Oom, None),
-            (UNCAUGHT, Ended::Signalled(libc::SIGABRT), 3, Oom, None),
-            (UNCAUGHT, Ended::TimedOut, 3, Oom, None),
-            (CAUGHT, Ended::Exited(0), 3, Oom, None),
-            (CAUGHT, Ended::Exited(1), 3, Oom, None),
-            (CAUGHT, Ended::TimedOut, 3, Error, Some("timeout")),
-            (RECOVERED, Ended::Complete, 3, Fits, None),
-            (RECOVERED, Ended::Exited(0), 3, Oom, None),
-            (RECOVERED, Ended::Exited(0), 0, Fits, None),
-            (RECOVERED, Ended::Exited(1), 0, Oom, None),
-        ] {
-            check(&Evidence { steps_asked, oom, ..plain(ended) }, verdict, kind);
-        }
-    }
-
-    #[test]
-    fn doubt_counts_only_where_it_could_turn_the_verdict() {
-        use Verdict::{Fits, Oom, Unknown};
-        let tight = 24 * GIB - GIB;
-        let none = SizesRead::default();
-        let bounded = SizesRead { bounded: true, ..none };
-        let unbounded = SizesRead { unbounded: true, ..none };
-        for (sizes, chosen, device_upper, verdict, kind) in [
-            (bounded, false, 12 * GIB, Fits, None),
-            (bounded, false, tight, Unknown, Some("size-read-back")),
-            (bounded, true, tight, Fits, None),
-            (unbounded, false, GIB, Unknown, Some("size-unbounded")),
-            (unbounded, true, GIB, Fits, None),
-            (none, false, tight, Fits, None),
-        ] {
-            check(&Evidence { sizes, chosen, device_upper, ..plain(Ended::Complete) }, verdict, kind);
-        }
-        for (numbers, chosen, verdict, kind) in [
-            (Numbers::Untried, false, Fits, None),
-            (Numbers::Harmless, false, Fits, None),
-            (Numbers::Decisive, false, Unknown, Some("number-read-back")),
-            (Numbers::Fatal, false, Unknown, Some("number-read-back")),
-            (Numbers::Unfinished, false, Unknown, Some("number-read-back")),
-            (Numbers::Unfinished, true, Fits, None),
-            (Numbers::Decisive, true, Fits, None),
-            (Numbers::NeedsMore(GIB), false, Fits, None),
-            (Numbers::NeedsMore(1000 * GIB), false, Unknown, Some("number-read-back")),
-        ] {
-            check(&Evidence { chosen, numbers, ..plain(Ended::Complete) }, verdict, kind);
-        }
-        for (refused, device_upper, verdict, kind) in [
-            ("cudaGraphicsMapResources", tight, Unknown, Some("unmodelled-call")),
-            ("cudaGraphicsMapResources", GIB, Fits, None),
-        ] {
-            let refused = Some(refused.to_owned());
-            check(&Evidence { refused, device_upper, ..plain(Ended::Complete) }, verdict, kind);
-        }
-        for (lower_fails, chosen, verdict) in [
-            (None, false, Unknown),
-            (Some(false), false, Unknown),
-            (Some(true), false, Oom),
-            (None, true, Oom),
-        ] {
-            let evidence =
-                Evidence { oom: UNCAUGHT, sizes: bounded, chosen, lower_fails, ..plain(Ended::Exited(1)) };
-            check(&evidence, verdict, (verdict == Unknown).then_some("size-read-back"));
-        }
-    }
-
-    #[test]
-    fn a_first_step_decides_only_where_what_it_made_fits_as_well() {
-        use Verdict::{Fits, Unknown};
-        for (unmet, verdict, kind) in [
-            (0, Fits, None),
-            (10 * GIB, Fits, None),
-            (11 * GIB, Unknown, Some("single-step")),
-            (20 * GIB, Unknown, Some("single-step")),
-        ] {
-            check(&Evidence { unmet, ..plain(Ended::Complete) }, verdict, kind);
-        }
-        check(&Evidence { stepless: true, ..plain(Ended::Stalled) }, Unknown, Some("no-step"));
-        check(&Evidence { held: true, ..plain(Ended::Exited(0)) }, Unknown, Some("no-step"));
-    }
-}
+mod tests;

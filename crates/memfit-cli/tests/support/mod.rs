@@ -180,6 +180,10 @@ impl Script {
             program: false,
             reached: true,
             sampled: true,
+            data_set: None,
+            weights: None,
+            unreached: None,
+            gone: None,
         });
     }
 

@@ -15,6 +15,7 @@ import sys
 
 _started = False
 _met_torch = False
+_crash_file = None
 
 
 def start():
@@ -23,6 +24,7 @@ def start():
     if _started:
         return
     _started = True
+    _watch_for_signals()
     from . import channel, imports
 
     changed = os.path.join(os.environ["MEMFIT_RUN_DIR"], "edits.json")
@@ -49,6 +51,17 @@ def start():
     )
     atexit.register(_report_without_torch)
     imports.after("torch", _torch_is_here)
+
+
+def _watch_for_signals():
+    """Let a signal that ends the process leave behind the line of Python that it interrupted."""
+    global _crash_file
+    import faulthandler
+
+    if not faulthandler.is_enabled():
+        path = os.path.join(os.environ["MEMFIT_RUN_DIR"], f"crash-{os.getpid()}.txt")
+        _crash_file = open(path, "w")  # noqa: SIM115 - it stays open until the process ends
+        faulthandler.enable(_crash_file, all_threads=False)
 
 
 def _torch_is_here(torch):

@@ -24,6 +24,7 @@ KNOWN = {
     "OxfordIIITPet": ("RGB", 500, 375, 37, 3_680),
     "Flowers102": ("RGB", 667, 500, 102, 1_020),
     "Caltech101": ("RGB", 300, 200, 101, 8_677),
+    "Caltech256": ("RGB", 371, 326, 257, 30_607),
     "EuroSAT": ("RGB", 64, 64, 10, 27_000),
     "FakeData": None,
 }

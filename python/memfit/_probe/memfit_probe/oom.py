@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import threading
 
-from . import channel, uncaught
+from . import channel, network, uncaught
 from . import watch as codes
 from .uncaught import HERE
 
@@ -54,6 +54,8 @@ class OutOfMemory:
     def arm(self):
         torch = self.session.torch
         torch.cuda._lazy_call(self._attach)
+        network.arm()
+        uncaught.watch_exits()
         error = self.error = (
             torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
         )
@@ -126,6 +128,8 @@ class OutOfMemory:
     def report_uncaught(self):
         """Report the uncaught exception at exit."""
         exception = uncaught.find()
+        if exception is None and not self.session.steps.complete:
+            exception = uncaught.left_with()
         if exception is None or self.reported is exception:
             return
         self.reported = exception

@@ -75,6 +75,7 @@ class Reads:
         for name in COPYING:
             setattr(tensor, name, self._copying(getattr(tensor, name)))
         tensor.copy_ = self._copying_into(tensor.copy_)
+        asserts.make_progress(self.session.torch)
         imports.before_compiling(self._leave)
 
     def _leave(self):
@@ -100,8 +101,7 @@ class Reads:
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
             if type(result) is bool and known.assumptions() != assumed:
-                caller = sys._getframe(1)
-                holds = asserts.needed(caller.f_code, caller.f_lasti) if name == "__bool__" else None
+                holds = asserts.holds(sys._getframe(1)) if name == "__bool__" else None
                 if holds is not None:
                     return holds
                 if known.conditions() != conditions and self._inverts() != (known.flips() != flips):

@@ -3,6 +3,8 @@ torchvision data sets, by images of their size. The script's own transforms run 
 """
 
 import functools
+import math
+import sys
 from urllib.error import URLError
 
 from . import imports
@@ -15,8 +17,12 @@ ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, 
 TOLD_ABSENT = ("not found", "download")
 # Libraries of graphs; the option cannot describe their samples.
 GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
+# Libraries whose data sets are not replaced by a description, or by their own names.
+OTHERS = (*GRAPH_LIBRARIES, "torchvision")
 # Attributes of torchvision's data sets that depend on the samples.
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
+# Bytes of the different rows of a table.
+ROWS_BYTES = 16 << 20
 # Number of samples of a data set of unknown size.
 DEFAULT_SAMPLES = 10_000
 
@@ -302,11 +308,15 @@ class SyntheticData:
                     f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "
                     f"{synthetic.described()}"
                 )
+                # The library stores each row: large ones repeat.
+                kinds = min(rows, max(1, ROWS_BYTES // synthetic.row_bytes()))
                 table = {
-                    field["name"]: [synthetic._plain(field, i) for i in range(rows)]
+                    field["name"]: [synthetic._plain(field, i) for i in range(kinds)]
                     for field in synthetic.fields
                 }
                 made = module.Dataset.from_dict(table)
+                if kinds < rows:
+                    made = made.select([i % kinds for i in range(rows)])
                 if kwargs.get("split") is not None:
                     return made
                 return module.DatasetDict(train=made, validation=made, test=made)
@@ -317,6 +327,10 @@ class SyntheticData:
                 holder.load_dataset = load_dataset
 
     # Samples
+
+    def row_bytes(self):
+        """Return about how many bytes a row takes in a table."""
+        return sum(4 * math.prod(field["shape"]) for field in self.fields)
 
     def described(self):
         """Return the fields in the syntax of the option."""
@@ -356,6 +370,28 @@ class SyntheticData:
     def _plain(self, field, index):
         value = self._value(field, index)
         return value.tolist() if hasattr(value, "tolist") else value
+
+
+def lacking(exception):
+    """Return the name of the script's own data set that an error of missing files left, or None: a
+    description of its samples replaces it.
+    """
+    base = getattr(sys.modules.get("torch.utils.data"), "Dataset", None)
+    if base is None or not isinstance(exception, OSError):
+        return None
+    found, traceback = None, exception.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        code, traceback = frame.f_code, traceback.tb_next
+        if code.co_name not in ("__init__", "__getitem__") or not code.co_argcount:
+            continue
+        kind = type(frame.f_locals.get(code.co_varnames[0]))
+        # The option wraps the constructor of the class itself, and `__getitem__` wherever it is defined.
+        if issubclass(kind, base) and (code.co_name == "__getitem__" or "__init__" in vars(kind)):
+            roots = {each.__module__.split(".")[0] for each in kind.__mro__}
+            if not roots.intersection(OTHERS):
+                found = kind.__name__
+    return found
 
 
 def is_network_error(error):

@@ -13,7 +13,7 @@ import os
 import struct
 import zipfile
 
-from . import channel, imports
+from . import channel, fetched, imports
 
 FOLDER = "synthetic"
 # PyTorch's data types, as checkpoints spell them.
@@ -54,6 +54,7 @@ class SyntheticWeights:
     def arm(self):
         torch = self.session.torch
         self._arm_torch(torch)
+        fetched.arm(self._note)
         imports.after("torch.hub", self._arm_hub)
         imports.after("safetensors.torch", self._arm_safetensors)
         imports.after("transformers.modeling_utils", self._arm_transformers)
@@ -340,6 +341,26 @@ def accepting(original):
     return load_state_dict
 
 
+class AnySize:
+    """The shape, or an extent, of a missing tensor: what the script compares it with."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    def __getitem__(self, index):
+        return self
+
+    def same(self, *others):
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __pow__ = same
+
+
 class Missing(dict):
     """A missing checkpoint: all its entries are missing as well, and can be loaded."""
 
@@ -375,6 +396,18 @@ class Missing(dict):
 
     def __bool__(self):
         return True
+
+    # A missing tensor, wherever it is and of whatever type.
+
+    shape = AnySize()
+
+    def size(self, dim=None):
+        return self.shape
+
+    def same(self, *args, **kwargs):
+        return self
+
+    to = cpu = cuda = float = half = bfloat16 = clone = detach = contiguous = same
 
     def __repr__(self):
         return f"<memfit: {self.name} does not exist>"

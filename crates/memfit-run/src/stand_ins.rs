@@ -1,0 +1,150 @@
+//! Calls that `--synthetic-weights` and `--synthetic-data` replace, as tracebacks show them.
+//!
+//! A hint names one of these options only if it would have replaced the call that failed: the call is in a
+//! table here, the failure went through it, and the option was not in use. The probe's `synthetic_weights.py`
+//! and `synthetic_data.py` replace the calls; a test compares the tables with them.
+
+use memfit_report::wire::Exception;
+
+use crate::traceback;
+
+/// The options that replace files, and what they would need to know.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
+pub(crate) struct Given<'a> {
+    /// `--synthetic-data`.
+    pub(crate) data: bool,
+    /// `--synthetic-data` with what a sample has.
+    pub(crate) described: bool,
+    /// `--synthetic-weights`.
+    pub(crate) weights: bool,
+    /// Class of the script's own data set in whose constructor or `__getitem__` files were missing.
+    pub(crate) data_set: Option<&'a str>,
+    /// The script's own code failed to download a file of weights by a function that memfit knows.
+    pub(crate) downloads_weights: bool,
+}
+
+/// What an option has in place of a failed call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StandIn {
+    /// Weights: `--synthetic-weights`.
+    Weights,
+    /// A data set of torchvision's: `--synthetic-data`.
+    DataSet,
+    /// Rows of a data set on the Hugging Face Hub: `--synthetic-data` with what a row has.
+    Rows,
+    /// Samples of the script's own data set: `--synthetic-data` with what a sample has.
+    Samples,
+}
+
+/// Ends of the paths of modules, and their functions that `--synthetic-weights` replaces.
+const WEIGHTS: &[(&str, &str)] = &[
+    ("/torch/serialization.py", "load"),
+    ("/torch/hub.py", "load_state_dict_from_url"),
+    ("/safetensors/torch.py", "load_file"),
+    ("/timm/models/_builder.py", "load_pretrained"),
+    ("/transformers/modeling_utils.py", "from_pretrained"),
+    ("/diffusers/models/modeling_utils.py", "from_pretrained"),
+];
+/// Modules of torchvision whose data sets `--synthetic-data` replaces, with these data sets.
+const DATA_SETS: &[(&str, &[&str])] = &[
+    ("caltech", &["Caltech101", "Caltech256"]),
+    ("cifar", &["CIFAR10", "CIFAR100"]),
+    ("eurosat", &["EuroSAT"]),
+    ("flowers102", &["Flowers102"]),
+    ("folder", &["ImageFolder", "DatasetFolder"]),
+    ("food101", &["Food101"]),
+    ("imagenet", &["ImageNet"]),
+    ("mnist", &["MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST"]),
+    ("oxford_iiit_pet", &["OxfordIIITPet"]),
+    ("stl10", &["STL10"]),
+    ("svhn", &["SVHN"]),
+];
+/// Folder of torchvision's data sets.
+const STANDARD: &str = "/torchvision/datasets/";
+/// Methods of data sets that `--synthetic-data` replaces.
+const METHODS: &[&str] = &["__init__", "__getitem__"];
+/// The loader's module that calls a data set.
+const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
+/// The Hugging Face library that loads rows.
+const ROWS: (&str, &str) = ("-packages/datasets/load.py", "load_dataset");
+/// Parts of paths of libraries of graphs, whose samples cannot be described.
+const GRAPHS: &[&str] = &["/torch_geometric/", "/dgl/", "/ogb/"];
+/// Parts of paths of modules that look for a configuration, a tokenizer or a processor.
+const SMALL: &[&str] = &[
+    "/transformers/tokenization_",
+    "/transformers/processing_",
+    "/transformers/image_processing_",
+    "/transformers/feature_extraction_",
+    "/transformers/models/auto/tokenization_auto.py",
+    "/transformers/models/auto/processing_auto.py",
+    "/transformers/configuration_utils.py",
+    "/diffusers/configuration_utils.py",
+];
+
+/// The stand-in that an option has for the call that failed; `None` also if it is in use, and did not help.
+pub(crate) fn unused(given: Given<'_>, exception: &Exception) -> Option<StandIn> {
+    let stand_in = called(given, &exception.traceback)?;
+    let in_use = match stand_in {
+        StandIn::Weights => given.weights,
+        StandIn::DataSet => given.data,
+        StandIn::Rows | StandIn::Samples => given.described,
+    };
+    (!in_use).then_some(stand_in)
+}
+
+/// The stand-in for the innermost call of a traceback that has one.
+fn called(given: Given<'_>, traceback: &str) -> Option<StandIn> {
+    if given.downloads_weights {
+        return Some(StandIn::Weights);
+    }
+    if is_small(traceback) {
+        return None;
+    }
+    let calls: Vec<_> = traceback::calls(traceback).collect();
+    let found = calls.iter().rev().find_map(|(file, function)| {
+        let is = |(module, name): &(&str, &str)| file.ends_with(module) && function == name;
+        if WEIGHTS.iter().any(is) {
+            return Some(StandIn::Weights);
+        }
+        if is(&ROWS) {
+            return Some(StandIn::Rows);
+        }
+        let module = file.rsplit_once(STANDARD)?.1.strip_suffix(".py")?;
+        (METHODS.contains(function) && DATA_SETS.iter().any(|(name, _)| *name == module))
+            .then_some(StandIn::DataSet)
+    });
+    found.or_else(|| {
+        // A loader's worker passes its error on as text.
+        let fetched = calls.iter().skip_while(|(file, _)| !file.ends_with(FETCH)).skip(1);
+        let in_graphs = calls.iter().any(|(file, _)| GRAPHS.iter().any(|part| file.contains(part)));
+        let own = given.data_set.is_some()
+            || fetched
+                .clone()
+                .any(|(file, function)| *function == "__getitem__" && traceback::is_user_file(file));
+        (own && !in_graphs).then_some(StandIn::Samples)
+    })
+}
+
+/// Returns `true` if a configuration, a tokenizer or a processor was looked for: no option replaces those.
+pub(crate) fn is_small(traceback: &str) -> bool {
+    traceback::below_user(traceback).any(|file| SMALL.iter().any(|part| file.contains(part)))
+}
+
+/// How to ask for a stand-in, as the end of a sentence.
+pub(crate) fn remedy(given: Given<'_>, stand_in: StandIn) -> String {
+    match stand_in {
+        StandIn::Weights => "`--synthetic-weights` replaces trained weights".to_owned(),
+        StandIn::DataSet => "`--synthetic-data` replaces data sets of torchvision's".to_owned(),
+        StandIn::Rows => "state what a row has, by the names that the script reads, and memfit makes rows up: `--synthetic-data={text:256:str,label:int64<2}`".to_owned(),
+        StandIn::Samples => {
+            let whose = given.data_set.map(|name| format!(" of `{name}`")).unwrap_or_default();
+            format!(
+                "state what a sample{whose} has, and memfit makes samples up: `--synthetic-data=image:3x224x224:float32,label:int64<1000`"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

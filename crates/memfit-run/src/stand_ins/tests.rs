@@ -1,0 +1,223 @@
+//! Failures against options: a hint names an option only where it replaces the call that failed.
+
+use super::*;
+use crate::{absent, downloads};
+
+const SITE: &str = "/v/lib/python3.11/site-packages";
+const UNREACHED: &str = "<urlopen error [Errno -2] Name or service not known>";
+const ABSENT: &str = "[Errno 2] No such file or directory: 'a/b'";
+const OPTIONS: &[&str] =
+    &["`--synthetic-weights`", "`--synthetic-data`", "`--synthetic-data={", "`--synthetic-data=image"];
+
+fn exception(kind: &str, message: &str, frames: &[(&str, &str)]) -> Exception {
+    let frames: Vec<_> = frames
+        .iter()
+        .map(|(file, function)| {
+            let file = if file.starts_with('/') { (*file).to_owned() } else { format!("{SITE}/{file}") };
+            format!("  File \"{file}\", line 7, in {function}\n    load()\n")
+        })
+        .collect();
+    Exception {
+        r#type: kind.to_owned(),
+        message: message.to_owned(),
+        traceback: format!("Traceback (most recent call last):\n{}{kind}: {message}\n", frames.concat()),
+    }
+}
+
+/// The options that the hints at a failure advise, for a download and for a missing file.
+fn advised(given: Given<'_>, frames: &[(&str, &str)]) -> Vec<&'static str> {
+    let unreached = exception("urllib.error.URLError", UNREACHED, frames);
+    let absent = exception("FileNotFoundError", ABSENT, frames);
+    let download = downloads::problem(given, &unreached).unwrap().hint.unwrap();
+    let file = absent::hint(given, &absent).unwrap_or_default();
+    let named = |text: &str| {
+        let text = text.split("does not replace").last().unwrap_or_default();
+        let text = text.split("do not replace").last().unwrap_or_default().to_owned();
+        OPTIONS.iter().copied().filter(|option| text.contains(option)).collect::<Vec<_>>()
+    };
+    let found = named(&file);
+    if !is_small(&unreached.traceback) {
+        assert_eq!(named(&download), found, "{download} / {file}");
+    }
+    found
+}
+
+const TRAIN: (&str, &str) = ("/me/train.py", "main");
+const WEIGHTS_OPTION: &str = OPTIONS[0];
+const DATA_OPTION: &str = OPTIONS[1];
+const ROWS_OPTION: &str = OPTIONS[2];
+const SAMPLES_OPTION: &str = OPTIONS[3];
+
+/// Frames of a failure, and the option that replaces what it asked for.
+type Failure = (&'static [(&'static str, &'static str)], Option<&'static str>);
+const FAILURES: &[Failure] = &[
+    (
+        &[TRAIN, ("torch/serialization.py", "load"), ("torch/serialization.py", "_open_file")],
+        Some(WEIGHTS_OPTION),
+    ),
+    (
+        &[
+            TRAIN,
+            ("torchvision/models/_api.py", "get_state_dict"),
+            ("torch/hub.py", "load_state_dict_from_url"),
+        ],
+        Some(WEIGHTS_OPTION),
+    ),
+    (&[TRAIN, ("safetensors/torch.py", "load_file")], Some(WEIGHTS_OPTION)),
+    (
+        &[TRAIN, ("timm/models/_builder.py", "load_pretrained"), ("huggingface_hub/file_download.py", "get")],
+        Some(WEIGHTS_OPTION),
+    ),
+    (
+        &[
+            TRAIN,
+            ("transformers/modeling_utils.py", "from_pretrained"),
+            ("transformers/utils/hub.py", "cached_file"),
+        ],
+        Some(WEIGHTS_OPTION),
+    ),
+    (&[TRAIN, ("diffusers/models/modeling_utils.py", "from_pretrained")], Some(WEIGHTS_OPTION)),
+    (
+        &[
+            TRAIN,
+            ("torchvision/datasets/cifar.py", "__init__"),
+            ("torchvision/datasets/utils.py", "download_url"),
+        ],
+        Some(DATA_OPTION),
+    ),
+    (
+        &[TRAIN, ("torchvision/datasets/folder.py", "__getitem__"), ("/me/images.py", "load")],
+        Some(DATA_OPTION),
+    ),
+    (
+        &[TRAIN, ("datasets/load.py", "load_dataset"), ("datasets/load.py", "dataset_module_factory")],
+        Some(ROWS_OPTION),
+    ),
+    (
+        &[
+            TRAIN,
+            ("torch/utils/data/_utils/fetch.py", "fetch"),
+            ("/me/data.py", "__getitem__"),
+            ("PIL/Image.py", "open"),
+        ],
+        Some(SAMPLES_OPTION),
+    ),
+    // No option replaces these.
+    (&[TRAIN, ("/usr/lib/python3.11/urllib/request.py", "urlretrieve")], None),
+    (&[("/me/data.py", "__init__"), ("requests/api.py", "get")], None),
+    (&[TRAIN, ("torch/hub.py", "download_url_to_file")], None),
+    (&[TRAIN, ("torch/jit/_serialization.py", "load")], None),
+    (&[TRAIN, ("torchvision/datasets/voc.py", "__init__")], None),
+    (&[TRAIN, ("torchvision/datasets/cifar.py", "helper")], None),
+    (&[TRAIN, ("open_clip/factory.py", "create_model")], None),
+    (&[TRAIN, ("diffusers/pipelines/pipeline_utils.py", "from_pretrained")], None),
+    (&[TRAIN, ("datasets/load.py", "load_dataset_builder")], None),
+    (&[("/me/datasets/load.py", "load_dataset")], None),
+    (&[TRAIN, ("torch/utils/data/_utils/fetch.py", "fetch"), ("/me/data.py", "__iter__")], None),
+    (
+        &[
+            TRAIN,
+            ("torch/utils/data/_utils/fetch.py", "fetch"),
+            ("torch_geometric/data/dataset.py", "__getitem__"),
+        ],
+        None,
+    ),
+    (
+        &[
+            TRAIN,
+            ("transformers/models/auto/tokenization_auto.py", "from_pretrained"),
+            ("transformers/utils/hub.py", "cached_file"),
+        ],
+        None,
+    ),
+    (
+        &[
+            TRAIN,
+            ("transformers/modeling_utils.py", "from_pretrained"),
+            ("transformers/configuration_utils.py", "get_config_dict"),
+        ],
+        None,
+    ),
+];
+
+#[test]
+fn an_option_is_advised_only_where_it_replaces_the_call_that_failed() {
+    for (frames, option) in FAILURES {
+        let expected: Vec<_> = option.iter().copied().collect();
+        assert_eq!(advised(Given::default(), frames), expected, "{frames:?}");
+        // One that was in use did not help.
+        let all = Given { data: true, described: true, weights: true, ..Given::default() };
+        assert_eq!(advised(all, frames), [""; 0], "{frames:?}");
+        let weights = Given { weights: true, ..Given::default() };
+        let rest: Vec<_> = expected.iter().copied().filter(|each| *each != WEIGHTS_OPTION).collect();
+        assert_eq!(advised(weights, frames), rest, "{frames:?}");
+        let data = Given { data: true, ..Given::default() };
+        let rest: Vec<_> = expected.iter().copied().filter(|each| *each != DATA_OPTION).collect();
+        assert_eq!(advised(data, frames), rest, "{frames:?}");
+    }
+}
+
+#[test]
+fn a_data_set_of_the_scripts_own_is_named() {
+    let given = Given { data_set: Some("Speech"), ..Given::default() };
+    let frames = [("/me/data.py", "__init__"), ("requests/api.py", "get")];
+    assert_eq!(advised(given, &frames), [SAMPLES_OPTION]);
+    let hint = absent::hint(given, &exception("FileNotFoundError", ABSENT, &frames)).unwrap();
+    assert!(hint.contains("a sample of `Speech`"), "{hint}");
+    let graphs = [("/me/data.py", "__init__"), ("torch_geometric/data/dataset.py", "__init__")];
+    assert_eq!(advised(given, &graphs), [""; 0]);
+}
+
+#[test]
+fn an_option_that_was_given_is_told_not_to_replace_a_download() {
+    let hint = |given| {
+        let frames = [TRAIN, ("/usr/lib/python3.11/urllib/request.py", "urlretrieve")];
+        downloads::problem(given, &exception("urllib.error.URLError", UNREACHED, &frames))
+            .unwrap()
+            .hint
+            .unwrap()
+    };
+    assert_eq!(hint(Given::default()), "put the files where the script looks first");
+    let data = hint(Given { data: true, ..Given::default() });
+    assert!(data.ends_with("(`--synthetic-data`, as given, does not replace this)"), "{data}");
+}
+
+#[test]
+fn the_scripts_own_download_of_weights_is_replaced() {
+    let frames = [TRAIN, ("/usr/lib/python3.11/urllib/request.py", "urlretrieve")];
+    let given = Given { downloads_weights: true, ..Given::default() };
+    assert_eq!(advised(given, &frames), [WEIGHTS_OPTION]);
+    assert_eq!(advised(Given { weights: true, ..given }, &frames), [""; 0]);
+}
+
+#[test]
+fn rows_are_made_up_whatever_the_reason_was() {
+    let frames = [TRAIN, ("datasets/load.py", "load_dataset")];
+    let old = exception("RuntimeError", "Dataset scripts are no longer supported, but found c4.py", &frames);
+    assert!(absent::hint(Given::default(), &old).unwrap().contains(ROWS_OPTION));
+    let described = Given { data: true, described: true, ..Given::default() };
+    assert_eq!(absent::hint(described, &old), None);
+}
+
+#[test]
+fn the_tables_are_those_of_the_probe() {
+    let read = |name: &str| {
+        let probe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/memfit/_probe/memfit_probe");
+        std::fs::read_to_string(format!("{probe}/{name}")).unwrap()
+    };
+    let weights = read("synthetic_weights.py");
+    for (module, function) in WEIGHTS {
+        let path = module.trim_matches('/').trim_end_matches(".py").replace('/', ".");
+        let armed = weights.contains(&format!("\"{path}\"")) || path == "torch.serialization";
+        assert!(armed && weights.contains(&format!(".{function}")), "{module} {function}");
+    }
+    let data = read("known_datasets.py");
+    let known = data.split("KNOWN = {").nth(1).unwrap().split("\n}").next().unwrap();
+    let known: Vec<_> =
+        known.lines().filter(|line| line.ends_with("),")).filter_map(|line| line.split('"').nth(1)).collect();
+    let mut told: Vec<_> = DATA_SETS.iter().flat_map(|(_, names)| *names).copied().collect();
+    let mut expected = known.clone();
+    told.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(told, expected);
+}

@@ -1,0 +1,178 @@
+//! The rules of a verdict, and the hints that come with them.
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+fn plain(ended: Ended) -> Evidence {
+    Evidence {
+        ended,
+        steps_asked: 3,
+        steps_done: 3,
+        more_time_helps: true,
+        oom: None,
+        exception: false,
+        survived: false,
+        used_gpu: true,
+        watched: true,
+        sizes: SizesRead::default(),
+        chosen: false,
+        refused: None,
+        capacity: 24 * GIB,
+        device_upper: 12 * GIB,
+        unmet: 0,
+        stepless: false,
+        held: false,
+        lower_fails: None,
+        numbers: Numbers::Untried,
+    }
+}
+
+fn check(evidence: &Evidence, verdict: Verdict, kind: Option<&str>) {
+    let (found, problem) = judge(evidence);
+    assert_eq!(
+        (found, problem.as_ref().map(|problem| problem.kind.as_str())),
+        (verdict, kind),
+        "{evidence:?}"
+    );
+}
+
+#[test]
+fn the_last_line_of_what_a_script_wrote_is_found() {
+    assert_eq!(last_line("usage: a\n a.py: error: no b\n\n"), Some("a.py: error: no b"));
+    assert_eq!(last_line(" \n"), None);
+    let hydra = "In 'config': Could not find 'launcher/a'\n\nAvailable options:\n\tbasic\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n";
+    assert_eq!(last_line(hydra), Some("In 'config': Could not find 'launcher/a'"));
+}
+
+#[test]
+fn an_option_is_advised_only_where_it_can_change_the_answer() {
+    let timed_out = |steps_done| Evidence { steps_done, ..plain(Ended::TimedOut) };
+    let unfinished = |more_time_helps| Evidence {
+        more_time_helps,
+        numbers: Numbers::Unfinished,
+        ..plain(Ended::Complete)
+    };
+    for (evidence, option, advised) in [
+        // Without a single step, fewer steps end no earlier.
+        (timed_out(0), "--steps", false),
+        (timed_out(1), "--steps", true),
+        (timed_out(0), "--timeout", true),
+        // A repeated run has a time limit of its own.
+        (unfinished(true), "--timeout", true),
+        (unfinished(false), "--timeout", false),
+        (unfinished(false), "--sizes", true),
+    ] {
+        let hint = judge(&evidence).1.and_then(|problem| problem.hint).unwrap();
+        assert_eq!(hint.contains(option), advised, "{option}: {hint}");
+    }
+}
+
+const UNCAUGHT: Option<Oom> = Some(Oom { uncaught: true, steps_after: 0 });
+const CAUGHT: Option<Oom> = Some(Oom { uncaught: false, steps_after: 0 });
+const RECOVERED: Option<Oom> = Some(Oom { uncaught: false, steps_after: 3 });
+
+#[test]
+fn how_it_ended_decides() {
+    use Verdict::{Error, Fits};
+    for (ended, verdict, kind) in [
+        (Ended::Complete, Fits, None),
+        (Ended::Stalled, Fits, None),
+        (Ended::Exited(0), Fits, None),
+        (Ended::Exited(1), Error, Some("exit")),
+        (Ended::Signalled(libc::SIGSEGV), Error, Some("signal")),
+        (Ended::Interrupted, Error, Some("interrupted")),
+        (Ended::TimedOut, Error, Some("timeout")),
+    ] {
+        check(&plain(ended), verdict, kind);
+    }
+    check(&Evidence { exception: true, ..plain(Ended::Exited(1)) }, Error, Some("exception"));
+    check(&Evidence { exception: true, ..plain(Ended::Stalled) }, Error, Some("exception"));
+    let survived = Evidence { exception: true, survived: true, ..plain(Ended::Exited(0)) };
+    check(&survived, Verdict::Unknown, Some("exception"));
+    check(&Evidence { used_gpu: false, ..survived }, Error, Some("exception"));
+    check(&Evidence { used_gpu: false, ..plain(Ended::Exited(0)) }, Error, Some("no-gpu-use"));
+    check(&Evidence { used_gpu: false, ..plain(Ended::Exited(3)) }, Error, Some("exit"));
+    let unwatched = Evidence { used_gpu: false, watched: false, ..plain(Ended::Exited(0)) };
+    check(&unwatched, Error, Some("not-watched"));
+}
+
+#[test]
+fn an_out_of_memory_error_is_bad_news_unless_the_steps_came_after_it() {
+    use Verdict::{Error, Fits, Oom};
+    for (oom, ended, steps_asked, verdict, kind) in [
+        (UNCAUGHT, Ended::Exited(1), 3, Oom, None),
+        (UNCAUGHT, Ended::Signalled(libc::SIGABRT), 3, Oom, None),
+        (UNCAUGHT, Ended::TimedOut, 3, Oom, None),
+        (CAUGHT, Ended::Exited(0), 3, Oom, None),
+        (CAUGHT, Ended::Exited(1), 3, Oom, None),
+        (CAUGHT, Ended::TimedOut, 3, Error, Some("timeout")),
+        (RECOVERED, Ended::Complete, 3, Fits, None),
+        (RECOVERED, Ended::Exited(0), 3, Oom, None),
+        (RECOVERED, Ended::Exited(0), 0, Fits, None),
+        (RECOVERED, Ended::Exited(1), 0, Oom, None),
+    ] {
+        check(&Evidence { steps_asked, oom, ..plain(ended) }, verdict, kind);
+    }
+}
+
+#[test]
+fn doubt_counts_only_where_it_could_turn_the_verdict() {
+    use Verdict::{Fits, Oom, Unknown};
+    let tight = 24 * GIB - GIB;
+    let none = SizesRead::default();
+    let bounded = SizesRead { bounded: true, ..none };
+    let unbounded = SizesRead { unbounded: true, ..none };
+    for (sizes, chosen, device_upper, verdict, kind) in [
+        (bounded, false, 12 * GIB, Fits, None),
+        (bounded, false, tight, Unknown, Some("size-read-back")),
+        (bounded, true, tight, Fits, None),
+        (unbounded, false, GIB, Unknown, Some("size-unbounded")),
+        (unbounded, true, GIB, Fits, None),
+        (none, false, tight, Fits, None),
+    ] {
+        check(&Evidence { sizes, chosen, device_upper, ..plain(Ended::Complete) }, verdict, kind);
+    }
+    for (numbers, chosen, verdict, kind) in [
+        (Numbers::Untried, false, Fits, None),
+        (Numbers::Harmless, false, Fits, None),
+        (Numbers::Decisive, false, Unknown, Some("number-read-back")),
+        (Numbers::Fatal, false, Unknown, Some("number-read-back")),
+        (Numbers::Unfinished, false, Unknown, Some("number-read-back")),
+        (Numbers::Unfinished, true, Fits, None),
+        (Numbers::Decisive, true, Fits, None),
+        (Numbers::NeedsMore(GIB), false, Fits, None),
+        (Numbers::NeedsMore(1000 * GIB), false, Unknown, Some("number-read-back")),
+    ] {
+        check(&Evidence { chosen, numbers, ..plain(Ended::Complete) }, verdict, kind);
+    }
+    for (refused, device_upper, verdict, kind) in [
+        ("cudaGraphicsMapResources", tight, Unknown, Some("unmodelled-call")),
+        ("cudaGraphicsMapResources", GIB, Fits, None),
+    ] {
+        let refused = Some(refused.to_owned());
+        check(&Evidence { refused, device_upper, ..plain(Ended::Complete) }, verdict, kind);
+    }
+    for (lower_fails, chosen, verdict) in
+        [(None, false, Unknown), (Some(false), false, Unknown), (Some(true), false, Oom), (None, true, Oom)]
+    {
+        let evidence =
+            Evidence { oom: UNCAUGHT, sizes: bounded, chosen, lower_fails, ..plain(Ended::Exited(1)) };
+        check(&evidence, verdict, (verdict == Unknown).then_some("size-read-back"));
+    }
+}
+
+#[test]
+fn a_first_step_decides_only_where_what_it_made_fits_as_well() {
+    use Verdict::{Fits, Unknown};
+    for (unmet, verdict, kind) in [
+        (0, Fits, None),
+        (10 * GIB, Fits, None),
+        (11 * GIB, Unknown, Some("single-step")),
+        (20 * GIB, Unknown, Some("single-step")),
+    ] {
+        check(&Evidence { unmet, ..plain(Ended::Complete) }, verdict, kind);
+    }
+    check(&Evidence { stepless: true, ..plain(Ended::Stalled) }, Unknown, Some("no-step"));
+    check(&Evidence { held: true, ..plain(Ended::Exited(0)) }, Unknown, Some("no-step"));
+}
