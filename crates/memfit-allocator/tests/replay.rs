@@ -223,7 +223,7 @@ fn sizes_that_were_replayed_wrongly_are_taken_from_the_end() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_counted() {
+fn actions_that_cannot_be_undone_are_counted() {
     let allocator = run("", vec![alloc(3 * MIB, 0), free(0)]);
     let good = snapshot(&allocator, usize::MAX);
     assert_eq!(rewind(&good, 0, &given(""), 0).inconsistent, 0);

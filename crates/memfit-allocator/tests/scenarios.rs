@@ -293,7 +293,7 @@ fn garbage_is_what_lay_longer_than_the_mean_until_that_is_enough() {
 }
 
 #[test]
-fn what_a_device_cannot_have_is_rejected_where_that_is_set() {
+fn impossible_device_memory_is_rejected_if_that_is_set() {
     for (conf, fraction, rejections, failures) in [
         ("throw_on_cudamalloc_oom:True", None, 1, 0),
         ("throw_on_cudamalloc_oom:False", None, 0, 1),

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operation_allocates_is_read_from_its_frames() {
+    fn allocations_of_an_operation_are_found_by_their_frames() {
         let of = |file: &str, name: &str| {
             let found =
                 origin(&[("/v/site-packages/torch/_tensor.py", "f"), (file, name), ("/me/train.py", "g")]);

@@ -210,7 +210,7 @@ fn a_forward_pass_in_the_statement_of_its_backward_pass_is_remarked() {
 }
 
 #[test]
-fn what_a_person_should_know_is_remarked_once() {
+fn remarks_for_people_are_made_once() {
     let remarks = |given: &[(&str, &str)]| patch(LOADER, &levers(None, given)).remarks;
     assert_eq!(remarks(&[("checkpointing", "[\"1.0\"]")]), [""; 0]);
     let offload = remarks(&[("activation-offload", "[\"1.0\"]")]);

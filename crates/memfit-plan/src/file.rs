@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_usual_is_not_written() {
+    fn default_settings_are_not_written() {
         let written = plan().to_text();
         let mut usual = plan();
         usual.made_for = MadeFor {

@@ -56,7 +56,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 #[test]
-fn what_grows() {
+fn growth() {
     let mut full = growing(12, 64 * MIB);
     let totals = Totals { allocated: 12 * 64 * MIB, reserved: 12 * 64 * MIB, time_us: None };
     full.add_moment(MomentKind::Oom(64 * MIB), 0, StackId::NONE, totals);
@@ -73,7 +73,7 @@ fn what_grows() {
 }
 
 #[test]
-fn what_is_needed_at_once() {
+fn simultaneous_need() {
     let told = all(vec![
         ("a forward pass that unwinds", unwound(true), 4 * GIB, ""),
         ("one that stays", unwound(false), 4 * GIB, ""),
