@@ -61,7 +61,10 @@ impl Candidate {
             parts.push(format!("{} batches a step", self.accumulate));
         }
         parts.extend(self.settings.iter().map(|setting| match &setting.value {
-            Value::Names(names) => format!("{} of {} blocks", setting.lever, names.len()),
+            Value::Names(names) => {
+                let blocks = if names.len() == 1 { "block" } else { "blocks" };
+                format!("{} of {} {blocks}", setting.lever, names.len())
+            }
             Value::Switch(true) => setting.lever.name().to_owned(),
             value => match setting.lever.declaration().unit {
                 "" => format!("{} {value}", setting.lever),

@@ -268,10 +268,13 @@ fn pool_change(analysis: &Analysis<'_>, sites: &[Site]) -> (Lever, Apply) {
 fn remedies(analysis: &Analysis<'_>) -> Vec<Fix> {
     let recorded = analysis.case.given;
     let mut fixes = Vec::new();
+    let as_recorded = || analysis.replay(&analysis.program, &recorded, |_| Edit::Keep);
     let mut attempt = |lever: Lever, text: String, settings: Settings| {
         let then =
             analysis.replay(&analysis.program, &ReplayConditions { settings, ..recorded }, |_| Edit::Keep);
-        if then.saves > 0 || then.fits == Some(true) {
+        // If the replay fits without any setting, a setting that saves nothing is no remedy.
+        let helps = || then.fits == Some(true) && as_recorded().fits != Some(true);
+        if then.saves > 0 || helps() {
             let conf = append_setting(&analysis.case.alloc_conf, &text);
             let how = format!("set {}={conf}", variable(analysis)) + &reserved(analysis, &then);
             fixes.push(replayed_fix(lever, how, &then, Apply::Environment(variable(analysis), conf)));
