@@ -87,6 +87,10 @@ pub(crate) struct Project {
     pub(crate) spawns: bool,
     /// Words in the names of models whose parameters are set to require no gradients somewhere.
     pub(crate) frozen: std::collections::HashSet<String>,
+    /// What the functions and methods of a name do.
+    pub(crate) methods: crate::passes::Methods,
+    /// Attributes of models that are models.
+    pub(crate) layers: std::collections::HashSet<String>,
 }
 
 /// Fix of a finding.

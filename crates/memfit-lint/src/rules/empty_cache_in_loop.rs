@@ -58,7 +58,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // A loop around the loop over batches, here or in a called function, iterates over epochs or phases.
-        let outer = facts.loops.iter().any(|inner| inner.parent == Some(looped))
+        // Its own step may add up the gradients of micro-batches in a loop.
+        let is_step = |inner: memfit_source::LoopId| {
+            facts.ops.iter().any(|op| {
+                op.site.looped == Some(looped) && op.via.is_none() && matches!(op.kind, OpKind::Step { .. })
+            }) && facts.trains(inner)
+        };
+        let nested = facts
+            .ops
+            .iter()
+            .filter_map(|op| op.site.looped)
+            .filter(|id| facts.looped(*id).parent == Some(looped));
+        let micro = nested.clone().next().is_some() && nested.clone().all(is_step);
+        let outer = !micro && facts.loops.iter().any(|inner| inner.parent == Some(looped))
             || facts.ops_in(looped).any(|op| op.deep && matches!(op.kind, OpKind::Step { .. }));
         if outer {
             continue;

@@ -51,6 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         parts(context, findings);
         targets(context, findings);
         crate::fakes::report(context, findings);
+        crate::untrained::report(context, findings);
     }
 }
 

@@ -230,7 +230,8 @@ impl<'a> Walker<'a> {
     fn call_function(&mut self, node: &'a ExprCall, call: &Call, id: FunctionId, inputs: &Graph) -> Value {
         let Some(summary) = self.summary(id) else { return self.call_unknown(node, inputs) };
         let receiver = call.receiver.as_ref().map(|receiver| self.slice(receiver.span));
-        self.call_summary(node, call, Some(id), &summary, receiver)
+        let result = self.call_summary(node, call, Some(id), &summary, receiver);
+        self.pass_of_method(call, &summary, result)
     }
 
     /// Call of a function or method with a known summary.

@@ -2,6 +2,7 @@
 
 use super::Walker;
 use crate::facts::{Call, Device, Flags, Grad, Graph, Kind, OpKind, Value};
+use crate::project::Summary;
 
 /// Operations for which rules check whether they are the last on an output.
 pub(super) const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX);
@@ -38,7 +39,17 @@ impl Walker<'_> {
         };
         // Last operation of the model's own `forward`.
         let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
-        let last = forward.and_then(|id| self.summary(id));
+        let mut last = forward.and_then(|id| self.summary(id));
+        if last.is_none() {
+            let mut models = module.weights.owners().iter().rev();
+            let path = models.find_map(|id| self.facts.models[id.index()].class_path.clone());
+            last = path.and_then(|path| self.method_there(&path, "forward"));
+        }
+        if last.as_ref().is_some_and(|own| own.ops.iter().any(|op| op.deep && op.kind == OpKind::Forward)) {
+            if let Some(id) = module.weights.owners().last() {
+                self.facts.models[id.index()].loops = true;
+            }
+        }
         let flags = flags.union(Flags::OUTPUT);
         let parts = match &last {
             Some(summary) => summary.last_operations(),
@@ -53,6 +64,26 @@ impl Walker<'_> {
         let last =
             last.map_or(module.flags.intersection(LAST_OPERATIONS), |summary| summary.last_operation());
         Value::tensor(graph).with_device(device).with_flags(flags.union(last))
+    }
+
+    /// Result of a method of a model: a pass through the model's parameters, if the method runs one.
+    pub(super) fn pass_of_method(&mut self, call: &Call, summary: &Summary, mut result: Value) -> Value {
+        let Some(receiver) = call.receiver.as_ref().filter(|receiver| receiver.value.is_module()) else {
+            return result;
+        };
+        let name = self.slice(receiver.span);
+        let passes = summary.ops.iter().any(|op| op.kind == OpKind::Forward && op.grad != Grad::Off);
+        if name == "self" || !passes || self.frame.grad != Grad::On || result.graph.is_none() {
+            return result;
+        }
+        let weights = self.weights_of(name, &receiver.value).with_unknown_owners();
+        let (own, _) = self.forward(&Graph::none(), weights);
+        result.map_graphs(&|graph| match (graph.is_none(), graph.unknown && !graph.is_certain()) {
+            (true, _) => Graph::none(),
+            (false, true) => graph.union(&own).with_unknown(),
+            (false, false) => graph.union(&own),
+        });
+        result
     }
 
     pub(super) fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {

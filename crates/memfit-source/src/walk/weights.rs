@@ -65,6 +65,8 @@ impl<'a> Walker<'a> {
             parts: Vec::new(),
             carries: None,
             outputs: None,
+            loops: false,
+            class_path: None,
         });
         self.origins.0.insert(origin, id);
         id
@@ -74,19 +76,24 @@ impl<'a> Walker<'a> {
     pub(super) fn made_weights(&mut self, call: &Call) -> Weights {
         let id = self.model(Origin::Call(call.span.start));
         self.facts.models[id.index()].has_parameters |= self.shows_parameters(call);
+        let class = match &call.path {
+            Some(path) => self.imported_class(path).filter(|class| class.is_module),
+            None => None,
+        };
+        let class_path = class.as_ref().and(call.path.clone());
         let (parts, carries) = match (&call.path, &call.target.kind) {
             (None, Kind::Class(class)) => {
                 let class = self.facts.class(*class);
                 (class.parts.clone(), class.carries.clone())
             }
-            (Some(path), _) => match self.imported_class(path) {
+            (Some(_), _) => match class {
                 Some(class) => (class.parts.clone(), class.carries.clone()),
                 None => (Vec::new(), None),
             },
             _ => (Vec::new(), None),
         };
         let model = &mut self.facts.models[id.index()];
-        (model.parts, model.carries) = (parts, carries);
+        (model.parts, model.carries, model.class_path) = (parts, carries, class_path);
         let own = Weights::from_model(id);
         call.arguments
             .iter()
