@@ -64,11 +64,14 @@ fn other_branches(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, pass) in backwards(facts).filter(|(op, pass)| op.via.is_none() && !pass.managed) {
         let function = op.site.function;
+        // The loss by its graph, or by the name on which `backward()` is called.
+        let loss = context.slice(pass.loss_span);
         let made = facts.calls.iter().filter(|call| {
+            let is_loss = call.result.graph.is_certain() && pass.loss.graph.contains(&call.result.graph)
+                || facts.bound_to(call.span) == Some(loss);
             call.site.function == function
                 && call.site.order < op.site.order
-                && call.result.graph.is_certain()
-                && pass.loss.graph.contains(&call.result.graph)
+                && is_loss
                 && !call.arguments.is_empty()
         });
         for trained in made {

@@ -17,7 +17,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(call) = facts.calls.iter().find(|call| call.span == at).filter(|_| !known) else { continue };
         // A gradient may have to reach the inputs.
         let feeds = call.arguments.iter().any(|argument| argument.value.graph.is_certain());
-        if feeds || model == "self" || call.is_statement {
+        if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, call) {
             continue;
         }
         let Some(trained) = training_step(context, op) else { continue };
@@ -36,6 +36,19 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
             found.label(span, "the backward pass of this training step");
         }
     }
+}
+
+/// Returns `true` for `teacher(x).detach()`, and for an output that is bound to its own detached value: the
+/// graph is gone before anything else is computed.
+fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
+    let rest = &facts.text[(call.span.end as usize).min(facts.text.len())..];
+    let next = rest.lines().nth(1).unwrap_or_default().trim();
+    let rebound = facts.bound_to(call.span).is_some_and(|name| {
+        next.strip_prefix(name).is_some_and(|rest| {
+            rest.trim_start().starts_with('=') && rest.contains(&format!("{name}.detach()"))
+        })
+    });
+    rest.starts_with(".detach()") || rest.starts_with(".data") || rebound
 }
 
 /// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework runs it.

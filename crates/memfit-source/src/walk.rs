@@ -117,6 +117,8 @@ pub(crate) struct Walker<'a> {
     grads: FxHashMap<FunctionId, Grad>,
     /// Mode of each function by its decorators.
     own_modes: Vec<Grad>,
+    /// Called names, and whether the text uses them as models.
+    used_as_models: FxHashMap<&'a str, bool>,
     closures: FxHashMap<FunctionId, Arc<FxHashMap<&'a str, Binding>>>,
     graphs: Graphs,
     origins: weights::Origins,
@@ -237,6 +239,7 @@ impl<'a> Walker<'a> {
             seeds: FxHashMap::default(),
             grads: FxHashMap::default(),
             own_modes: Vec::new(),
+            used_as_models: FxHashMap::default(),
             closures: FxHashMap::default(),
             graphs: Graphs::default(),
             origins: weights::Origins::default(),

@@ -222,6 +222,28 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// Returns `true` for the call of a name whose `parameters()` the text lists, or whose mode it switches.
+    pub(super) fn is_used_as_model(&mut self, call: &Call) -> bool {
+        let name = self.slice(call.callee);
+        let plain = name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+        if !plain || name.is_empty() || name.len() > MAX_NAME {
+            return false;
+        }
+        if let Some(known) = self.used_as_models.get(name) {
+            return *known;
+        }
+        let text = self.text;
+        let found = [".parameters()", ".named_parameters()", ".eval()", ".train()"].iter().any(|end| {
+            let wanted = format!("{name}{end}");
+            text.match_indices(&wanted).any(|(at, _)| {
+                let before = text[..at].chars().next_back();
+                !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '.')
+            })
+        });
+        self.used_as_models.insert(name, found);
+        found
+    }
+
     /// Treats a name as a model if `parameters()` is called on it and its kind is unknown.
     pub(super) fn infer_module(&mut self, name: &'a str, value: &Value) {
         if !matches!(value.kind, Kind::Unknown | Kind::Undefined | Kind::Tensor) || name == "self" {
