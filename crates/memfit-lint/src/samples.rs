@@ -94,11 +94,7 @@ fn other_branches(context: &Context<'_>, findings: &mut Findings<'_>) {
                         || op.site.order > other.site.order
                             && facts.guards_of(op.site.guard).any(|id| around.contains(&id)))
             });
-            if trains
-                || is_trained_through(facts, other.span)
-                || wants_gradients_of(context, function)
-                || context.may_be_without_grad(function)
-            {
+            if trains || wants_gradients_of(context, function) || context.may_be_without_grad(function) {
                 continue;
             }
             findings.report(other.span, WHY).label(trained.span, "the same call is trained here").help(HELP);
@@ -244,8 +240,10 @@ fn is_fed_anew(context: &Context<'_>, span: Span, looped: memfit_source::LoopId)
 /// Returns `true` if a function stores a graph where others may use it, or hands one to code that may.
 fn keeps(facts: &Facts, id: FunctionId) -> bool {
     let stored = facts.stores.iter().any(|store| {
+        // A list of the function may hold its inputs, which have the caller's graph.
+        let is_kept = if store.target.contains('.') { true } else { store.escapes && store.graph.is_there() };
         store.site.function == id
-            && (store.target.contains('.') || store.escapes)
+            && is_kept
             && !store.value.graph.is_none()
             && !matches!(store.graph, GraphState::None)
     });

@@ -50,7 +50,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = call.site.looped.filter(is_batch) else { continue };
         // In an error handler it is appropriate; under a condition it does not run in every iteration.
         let guarded = facts.guards_of(call.site.guard).any(|id| {
-            facts.guard(id).looped == Some(looped) && !device_test(context.slice(facts.guard(id).test))
+            // Code after `if done: break` runs in each iteration.
+            let is_rest = facts.guard(id).is_rest && facts.guard(id).what.counted.is_none();
+            facts.guard(id).looped == Some(looped) && !is_rest && !device_test(context.slice(facts.guard(id).test))
         });
         if guarded || call.site.handler.is_some() {
             continue;

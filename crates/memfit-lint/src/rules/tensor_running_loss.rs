@@ -85,7 +85,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // A loss stored before the backward pass is freed by its own pass, or it is part of another loss.
         let own = store.graph_then != GraphState::Live
             || backwards(facts).any(|(_, backward)| match how {
-                How::Sum => has_word(context.slice(backward.loss_span), context.slice(store.value_span)),
+                // `0.9 * mean + 0.1 * loss`
+                How::Sum => {
+                    let names = context.slice(store.value_span);
+                    let mut names = names.split(|c: char| !(c.is_alphanumeric() || "_.".contains(c)));
+                    names.any(|name| has_word(context.slice(backward.loss_span), name) && is_name(name))
+                }
                 How::List | How::Given => backward.loss.graph == store.value.graph,
             });
         if trained || !own {
@@ -165,6 +170,10 @@ fn is_loss(value: &Value) -> bool {
         _ => value.elements().is_some_and(is_loss),
     };
     parts || value.is(Flags::SCALAR) && !value.graph.is_none()
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
 /// Returns `true` if a name occurs in a text as a whole word.

@@ -118,7 +118,13 @@ impl Weights {
     /// Join of two control-flow paths.
     #[must_use]
     pub(crate) fn either(&self, other: &Self) -> Self {
-        if self == other { self.clone() } else { self.union(other).with_unknown_owners().uncertain() }
+        if self == other {
+            self.clone()
+        } else if self.is_known() && other.is_known() {
+            self.union(other).uncertain()
+        } else {
+            self.union(other).with_unknown_owners().uncertain()
+        }
     }
 }
 
