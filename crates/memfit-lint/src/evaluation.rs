@@ -24,7 +24,6 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     now_and_then(context, findings);
     between_modes(context, findings);
     single_passes(context, findings);
-    crate::samples::report(context, findings);
     engines(context, findings);
 }
 
@@ -144,6 +143,7 @@ fn methods(context: &Context<'_>, findings: &mut Findings<'_>) {
         if call.site.grad != Grad::On
             || !is_evaluating(facts, &call.site, model)
             || facts.function(function).grad == Grad::Off
+            || is_volatile(facts, context.slice(facts.function(function).span))
             || context.may_be_without_grad(call.site.function)
         {
             continue;

@@ -1,24 +1,10 @@
 //! Passes of models that a function runs: by itself, in functions that it calls, and in methods that only
 //! other files of the project define.
 
-use std::collections::HashMap;
-
 use memfit_source::{Call, Facts, FunctionId, Grad, LoopId, Op, OpKind, Overlap, Site, Span, Weights};
 
 use crate::query::words;
-use crate::rule::Context;
-
-/// What the functions and methods of a project that share a name do.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Namesakes {
-    /// One of them calls a model with gradients on.
-    passes: bool,
-    /// One of them turns gradients off, trains, or calls no model.
-    others: bool,
-}
-
-/// Names of the functions and methods of a project.
-pub(crate) type Methods = HashMap<String, Namesakes>;
+use crate::rule::{Context, Methods};
 
 /// Adds the functions of a file.
 pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {

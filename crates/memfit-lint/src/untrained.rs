@@ -52,6 +52,7 @@ fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
 }
 
 /// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework runs it.
+#[expect(clippy::option_option, reason = "a step that a framework runs has no backward pass in the text")]
 fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
     let facts = context.facts;
     let function = facts.function(op.site.function);

@@ -98,7 +98,9 @@ pub fn is_relevant(text: &str) -> bool {
         })
     };
     let is_of_another = || {
-        !text.contains("torch")
+        // A file that imports none may still name its functions, as one that gets them by a star does.
+        !imports("torch")
+            && !text.contains("torch.")
             && !text.contains("lightning")
             && OTHER_FRAMEWORKS.iter().any(|name| imports(name))
     };

@@ -52,7 +52,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let guarded = facts.guards_of(call.site.guard).any(|id| {
             // Code after `if done: break` runs in each iteration.
             let is_rest = facts.guard(id).is_rest && facts.guard(id).what.counted.is_none();
-            facts.guard(id).looped == Some(looped) && !is_rest && !device_test(context.slice(facts.guard(id).test))
+            facts.guard(id).looped == Some(looped)
+                && !is_rest
+                && !device_test(context.slice(facts.guard(id).test))
         });
         if guarded || call.site.handler.is_some() {
             continue;

@@ -2,7 +2,10 @@
 //!
 //! ## What it does
 //! Finds evaluation that calls a model with gradients on: loops, single passes between `eval()` and `train()`
-//! in a training loop, and functions that training calls, of which no graph leaves.
+//! in a training loop, and functions that training calls, of which no graph leaves. The model may be called
+//! by a method of the same object, by a function of another module, or by a method that only other classes
+//! of the project define. Found as well: sampling in loops whose results carry no graph, samplers whose
+//! forward pass calls a model in a loop, and the branch of a step that does not train.
 //!
 //! ## Why
 //! Each forward pass saves its activations for a backward pass that never comes. They are freed when the
@@ -60,6 +63,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .fix(decorate(context, pass.site.function));
     }
     crate::evaluation::report(context, findings);
+    crate::samples::report(context, findings);
 }
 
 /// Passes with gradients on in loops: those that functions run by themselves first.

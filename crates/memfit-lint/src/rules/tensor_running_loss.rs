@@ -1,8 +1,8 @@
 //! # tensor-running-loss
 //!
 //! ## What it does
-//! Finds running sums and lists of losses that remain tensors with a graph: in variables, in meters of the
-//! project or of timm, in containers that a function gets from the loop that calls it, and in tensors that
+//! Finds running sums, means and lists of losses that remain tensors with a graph: in variables, in meters of
+//! the project or of timm, in containers that a function gets from the loop that calls it, and in tensors that
 //! grow by concatenation. Values that are computed from a loss count as well.
 //!
 //! ## Why

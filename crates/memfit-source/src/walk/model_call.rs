@@ -1,5 +1,7 @@
 //! Calls of models and loss functions.
 
+use std::sync::Arc;
+
 use super::Walker;
 use crate::facts::{Call, Device, Flags, Grad, Graph, Kind, OpKind, Value};
 use crate::project::Summary;
@@ -45,10 +47,11 @@ impl Walker<'_> {
             let path = models.find_map(|id| self.facts.models[id.index()].class_path.clone());
             last = path.and_then(|path| self.method_there(&path, "forward"));
         }
-        if last.as_ref().is_some_and(|own| own.ops.iter().any(|op| op.deep && op.kind == OpKind::Forward)) {
-            if let Some(id) = module.weights.owners().last() {
-                self.facts.models[id.index()].loops = true;
-            }
+        let is_looped = |own: &Arc<Summary>| own.ops.iter().any(|op| op.deep && op.kind == OpKind::Forward);
+        if last.as_ref().is_some_and(is_looped)
+            && let Some(id) = module.weights.owners().last()
+        {
+            self.facts.models[id.index()].loops = true;
         }
         let flags = flags.union(Flags::OUTPUT);
         let parts = match &last {
