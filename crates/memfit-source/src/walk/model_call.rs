@@ -35,6 +35,15 @@ impl Walker<'_> {
         let device = if module.device == Device::Unknown {
             // A wrapper such as `DataParallel` moves the batch itself.
             let given = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+            // A model is where its inputs are.
+            let name = receiver.strip_suffix(".forward").unwrap_or(receiver);
+            if given.is_gpu()
+                && let Some(binding) = self.frame.env.get(name)
+            {
+                let mut binding = binding.clone();
+                binding.value.device = given;
+                self.frame.env.set(name, binding);
+            }
             if given == Device::Cpu { Device::Unknown } else { given }
         } else {
             module.device
