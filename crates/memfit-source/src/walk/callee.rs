@@ -129,7 +129,8 @@ impl<'a> Walker<'a> {
         is_called.then(|| held.clone())
     }
 
-    /// Model in an attribute of an object that is not of this project, by the attribute's name: `pipe.unet(x)`.
+    /// Model in an attribute of an object that is not of this project, by the attribute's name, as in
+    /// `pipe.unet(x)`.
     fn named_model(&self, name: &str, is_own: bool) -> Option<Value> {
         let (owner, attribute) = name.rsplit_once('.').filter(|_| !is_own)?;
         let known = self.frame.env.get(owner).map(|binding| &binding.value)?;
