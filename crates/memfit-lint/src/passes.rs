@@ -116,7 +116,12 @@ fn runs_pass(context: &Context<'_>, call: &Call) -> bool {
         return false;
     };
     let is_own = call.function.is_some_and(|id| !is_abstract(facts, id));
-    let known = context.project.methods.get(name).filter(|_| !is_own);
+    // `self.eval_step(batch)`, `self.spec.objective(batch)`
+    let of_self = call.receiver.as_ref().is_some_and(|receiver| {
+        let text = facts.slice(receiver.span);
+        (text == "self" || text.starts_with("self.")) && !text.contains('(')
+    });
+    let known = context.project.methods.get(name).filter(|_| !is_own && of_self);
     known.is_some_and(|known| known.passes && !known.others)
 }
 

@@ -50,6 +50,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if seen.contains(&looped)
             || is_volatile(facts, context.slice(facts.looped(looped).span))
             || runs_once(context, looped)
+            || crate::evaluation::is_tested(facts, pass.site.function)
             || is_fallback(context, &pass)
             || !evaluates(context, &pass, looped)
         {
