@@ -3,6 +3,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
 
+use crate::passes::{mode_of, passes};
 use crate::query::{backwards, is_volatile, mode_at, words};
 use crate::rule::{Context, Findings};
 
@@ -26,9 +27,9 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     engines(context, findings);
 }
 
-const WHY: &str =
+pub(crate) const WHY: &str =
     "this evaluates with gradients enabled: activations are saved for a backward pass that never comes";
-const HELP: &str = "run it under `with torch.no_grad():`";
+pub(crate) const HELP: &str = "run it under `with torch.no_grad():`";
 
 /// Forward passes that certainly record gradients.
 fn recorded(facts: &Facts, function: FunctionId) -> impl Iterator<Item = &Op> {
@@ -142,6 +143,7 @@ fn methods(context: &Context<'_>, findings: &mut Findings<'_>) {
         if call.site.grad != Grad::On
             || !is_evaluating(facts, &call.site, model)
             || facts.function(function).grad == Grad::Off
+            || is_volatile(facts, context.slice(facts.function(function).span))
             || context.may_be_without_grad(call.site.function)
         {
             continue;
@@ -181,9 +183,12 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
         if op.site.grad != Grad::On || context.may_be_without_grad(op.site.function) {
             continue;
         }
-        let Some(looped) = op.site.looped else { continue };
-        let trains = |other: &&Op| other.site.looped == Some(looped);
-        let Some(backward) = backwards().find(trains) else { continue };
+        // Samples may be drawn in loops of their own.
+        let around = facts.enclosing(op.site.looped).find_map(|id| {
+            let trains = |other: &&Op| other.site.looped == Some(id);
+            Some((id, backwards().find(trains)?))
+        });
+        let Some((looped, backward)) = around else { continue };
         let around: Vec<GuardId> = facts.guards_of(backward.site.guard).collect();
         let branch = facts.guards_of(op.site.guard).find(|id| {
             let guard = facts.guard(*id);
@@ -199,7 +204,10 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let call = context.slice(op.span);
         let inputs = call.split_once('(').map_or("", |(_, inputs)| inputs);
-        if differentiates || !(names_evaluation(inputs) || is_evaluating(facts, &op.site, &op.receiver)) {
+        // A sampler calls the model again and again.
+        let samples = op.site.looped != Some(looped) && !is_trained_through(facts, op.span);
+        let evaluates = names_evaluation(inputs) || is_evaluating(facts, &op.site, &op.receiver) || samples;
+        if differentiates || !evaluates {
             continue;
         }
         seen.push(branch);
@@ -234,49 +242,73 @@ fn engines(context: &Context<'_>, findings: &mut Findings<'_>) {
 const WANTS: &[&str] =
     &["requires_grad", "requires_grad_", "autograd", "backward", "grad", "set_grad_enabled", "attack"];
 
-fn wants_gradients(context: &Context<'_>, function: FunctionId) -> bool {
+pub(crate) fn wants_gradients(context: &Context<'_>, function: FunctionId) -> bool {
     let text = context.slice(context.facts.function(function).span);
     let mut code = text.lines().map(|line| line.split('#').next().unwrap_or(line));
     code.any(|line| words(line).any(|word| WANTS.contains(&word)))
 }
 
 /// Returns `true` if a backward pass of the text goes through what an operation computes.
-fn is_trained_through(facts: &Facts, op: &Op) -> bool {
-    let made = facts.calls.iter().find(|call| call.span == op.span).map(|call| &call.result.graph);
+pub(crate) fn is_trained_through(facts: &Facts, pass: Span) -> bool {
+    let made = facts.calls.iter().find(|call| call.span == pass).map(|call| &call.result.graph);
     backwards(facts).any(|(_, pass)| made.is_none_or(|made| pass.loss.graph.overlaps(made)))
 }
 
 /// Finds a pass of a training loop that is run between `eval()` and `train()`, and is not trained through.
 fn between_modes(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for op in facts.ops.iter().filter(|op| op.kind == OpKind::Forward && op.via.is_none() && !op.deep) {
-        let Some(looped) = op.site.looped else { continue };
+    let mut functions: Vec<FunctionId> = facts
+        .ops
+        .iter()
+        .filter(|op| op.kind == OpKind::EvalMode && op.site.looped.is_some())
+        .map(|op| op.site.function)
+        .collect();
+    functions.sort_unstable();
+    functions.dedup();
+    for pass in functions.into_iter().flat_map(|id| passes(context, id)) {
+        let Some(looped) = pass.site.looped.filter(|_| !pass.deep || !pass.is_own) else { continue };
         let same = |other: &&Op| other.site.looped == Some(looped) && other.via.is_none();
-        let next = facts.ops.iter().filter(same).filter(|other| other.site.order > op.site.order);
-        let mut next = next.filter(|other| other.receiver == op.receiver);
-        let restored = next.find(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode));
-        let Some(restored) = restored.filter(|next| next.kind == OpKind::TrainMode) else { continue };
-        let Some(backward) = facts.ops.iter().filter(same).find(|other| backwards_of(other)) else {
+        // The pass lies between the modes, and the backward pass outside of them.
+        let Some(begun) = mode_of(facts, &pass).filter(|last| last.kind == OpKind::EvalMode) else {
             continue;
         };
-        // The pass lies between the modes, and the backward pass outside of them.
-        let begun = mode_at(facts, &op.site, &op.receiver).filter(|last| last.kind == OpKind::EvalMode);
-        let Some(begun) = begun.filter(|begun| begun.site.looped == Some(looped)) else { continue };
-        let trains = (begun.site.order..restored.site.order).contains(&backward.site.order);
-        let known = findings.found.iter().any(|found| found.span == op.span);
-        if op.site.grad != Grad::On
-            || trains
-            || known
-            || is_trained_through(facts, op)
-            || wants_gradients(context, op.site.function)
+        let restored = facts.ops.iter().filter(same).find(|other| {
+            other.site.order > pass.site.order
+                && other.receiver == begun.receiver
+                && matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode)
+        });
+        let Some(restored) = restored.filter(|next| next.kind == OpKind::TrainMode) else { continue };
+        if begun.via.is_some() || begun.site.looped != Some(looped) {
+            continue;
+        }
+        let between = |site: &Site| (begun.site.order..restored.site.order).contains(&site.order);
+        let passed = |other: &&Op| other.site.looped == Some(looped) && backwards_of(other);
+        let trains = facts.ops.iter().filter(passed).any(|other| between(&other.site));
+        let Some(trained) = trained_in(context, looped).filter(|site| !trains && !between(site.1)) else {
+            continue;
+        };
+        let known = findings.found.iter().any(|found| found.span == pass.span);
+        let function = pass.site.function;
+        if known
+            || is_trained_through(facts, pass.span)
+            || wants_gradients(context, function)
                 && facts.ops.iter().any(|other| other.kind == OpKind::AutogradGrad)
             || context.project.differentiates
-            || context.may_be_without_grad(op.site.function)
+            || context.may_be_without_grad(function)
         {
             continue;
         }
-        findings.report(op.span, WHY).label(backward.span, "the training step of the same loop").help(HELP);
+        findings.report(pass.span, WHY).label(trained.0, "the training step of the same loop").help(HELP);
     }
+}
+
+/// Training step of a loop: its backward pass, or the step of an optimizer that a method of other files
+/// prepares.
+fn trained_in<'a>(context: &'a Context<'_>, looped: LoopId) -> Option<(Span, &'a Site)> {
+    let ops = || context.facts.ops.iter().filter(|op| op.site.looped == Some(looped));
+    let passed = ops().find(|op| backwards_of(op));
+    let stepped = || ops().find(|op| matches!(op.kind, OpKind::Step { .. }));
+    passed.or_else(stepped).map(|op| (op.call.unwrap_or(op.span), &op.site))
 }
 
 const fn backwards_of(op: &Op) -> bool {
@@ -284,14 +316,17 @@ const fn backwards_of(op: &Op) -> bool {
 }
 
 /// Returns `true` for a method of a test case.
-fn is_tested(facts: &Facts, id: FunctionId) -> bool {
-    let class = facts.function(id).class.map(|class| facts.class(class));
-    class.is_some_and(|class| class.bases.iter().any(|base| base.ends_with("TestCase")))
+pub(crate) fn is_tested(facts: &Facts, id: FunctionId) -> bool {
+    let function = facts.function(id);
+    let class = function.class.map(|class| facts.class(class));
+    let is_case = class.is_some_and(|class| class.bases.iter().any(|base| base.ends_with("TestCase")));
+    // A test function takes fixtures, and asserts.
+    is_case || function.name.starts_with("test_") && facts.slice(function.span).contains("assert ")
 }
 
 /// Returns `true` if a training program calls a function again and again: from a loop, from a function that
 /// trains, or beside a method that trains.
-fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
+pub(crate) fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
     let trains = |function: FunctionId| {
         facts.ops.iter().any(|op| op.site.function == function && matches!(op.kind, OpKind::Backward(_)))
     };
@@ -319,35 +354,30 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             || is_tested(facts, id)
             || context.project.differentiates
             || wants_gradients(context, id)
-            || !runs_in_training(facts, id)
             || is_volatile(facts, context.slice(function.span))
             || context.may_be_without_grad(id)
         {
             continue;
         }
-        let Some(mode) = ops().find(|op| op.kind == OpKind::EvalMode && op.site.guard.is_none()) else {
-            continue;
-        };
-        let until = ops().find(|op| op.kind == OpKind::TrainMode && op.site.order > mode.site.order);
-        let until = until.map_or(u32::MAX, |op| op.site.order);
-        let pass = ops().find(|op| {
-            let evaluated = op.receiver == mode.receiver
-                || facts.overlap(&op.weights, &mode.weights) == memfit_source::Overlap::Yes
-                || mode.via.is_some() && op.via.is_some();
-            op.kind == OpKind::Forward
-                && (mode.site.order..until).contains(&op.site.order)
-                && op.site.looped.is_none()
-                && op.site.grad == Grad::On
-                && evaluated
-        });
-        let Some(pass) = pass else { continue };
         let kept = facts.stores.iter().any(|store| {
             store.site.function == id && store.target.contains('.') && !store.value.graph.is_none()
         });
-        let at = pass.call.unwrap_or(pass.span);
-        let called = facts.calls.iter().find(|call| call.span == at);
-        let is_bound = called.is_some_and(|call| !call.is_statement);
-        if !kept && is_bound && !findings.found.iter().any(|found| found.span == at) {
+        if kept || !ops().any(|op| op.kind == OpKind::EvalMode) {
+            continue;
+        }
+        let is_called_often = runs_in_training(facts, id);
+        let evaluated = passes(context, id).into_iter().find_map(|pass| {
+            let mode = mode_of(facts, &pass).filter(|mode| mode.kind == OpKind::EvalMode)?;
+            let always = facts
+                .guards_of(mode.site.guard)
+                .all(|guard| facts.guards_of(pass.site.guard).any(|other| other == guard));
+            let is_bound = facts.calls.iter().any(|call| call.span == pass.span && !call.is_statement);
+            let is_large = pass.deep || pass.weights.is_some_and(|weights| facts.loops(weights));
+            let found = pass.site.looped.is_none() && always && is_bound && (is_called_often || is_large);
+            found.then_some((pass.span, mode))
+        });
+        let Some((at, mode)) = evaluated else { continue };
+        if !findings.found.iter().any(|found| found.span == at) {
             findings.report(at, WHY).label(mode.span, "the model is put into evaluation mode").help(HELP);
         }
     }

@@ -12,12 +12,15 @@ mod files;
 mod fix;
 mod mend;
 mod modules;
+mod passes;
 mod project;
 mod query;
 mod requirements;
 mod rule;
 mod rules;
+mod samples;
 mod suppress;
+mod untrained;
 
 pub use check::Shown;
 pub use check::{Checked, Error, FileFix, FileLabel, Problem, Report, Source, check_paths, check_source};

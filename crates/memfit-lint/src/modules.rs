@@ -9,6 +9,12 @@ use memfit_source::{Dialect, ImportedClass, ImportedFunction, Index, Modules, No
 /// Maximum depth to which imports of imported modules are followed.
 const MAX_DEPTH: u8 = 2;
 
+/// Files and folders in the root of a project.
+const ROOTS: &[&str] = &[".git", "pyproject.toml", "setup.py", "setup.cfg"];
+
+/// Maximum number of folders between a file and the root of its project.
+const MAX_UP: usize = 6;
+
 /// Maximum number of re-exports followed for a name.
 const MAX_REEXPORTS: u8 = 4;
 
@@ -23,6 +29,8 @@ type Slot<T> = Arc<OnceLock<Option<T>>>;
 pub(crate) struct Library {
     modules: Mutex<HashMap<PathBuf, Slot<Arc<Module>>>>,
     functions: Mutex<HashMap<(PathBuf, String, u8), Slot<ImportedFunction>>>,
+    /// Number of folders between each folder and the root of its project.
+    depths: Mutex<HashMap<PathBuf, usize>>,
     /// Resolved file of a module name, for each importing folder.
     found: Mutex<HashMap<(PathBuf, String), Option<PathBuf>>>,
 }
@@ -69,11 +77,30 @@ impl Library {
         {
             return file.clone();
         }
-        let file = find(folder, module);
+        let file = find(folder, module).or_else(|| self.find_above(folder, module));
         if let Ok(mut found) = self.found.lock() {
             found.insert(key, file.clone());
         }
         file
+    }
+
+    /// Finds a module in a folder above: scripts are run from the root of a project, or from a folder of it,
+    /// and packages may have no `__init__.py`.
+    fn find_above(&self, folder: &Path, module: &str) -> Option<PathBuf> {
+        if module.starts_with('.') {
+            return None;
+        }
+        let known = self.depths.lock().ok()?.get(folder).copied();
+        let depth = known.unwrap_or_else(|| {
+            let is_root = |folder: &Path| ROOTS.iter().any(|sign| folder.join(sign).exists());
+            let depth = folder.ancestors().take(MAX_UP).position(is_root).unwrap_or(0);
+            if let Ok(mut depths) = self.depths.lock() {
+                depths.insert(folder.to_owned(), depth);
+            }
+            depth
+        });
+        let relative = module.replace('.', "/");
+        folder.ancestors().take(depth + 1).skip(1).find_map(|here| in_folder(here, &relative))
     }
 
     fn module(&self, file: PathBuf) -> Option<Arc<Module>> {

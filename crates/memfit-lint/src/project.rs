@@ -1,6 +1,6 @@
 //! Facts that a project's files share.
 
-use memfit_source::{Call, Facts, OpKind};
+use memfit_source::{Call, Facts, OpKind, StoreKind};
 
 use crate::query::words;
 use crate::rule::Project;
@@ -9,6 +9,13 @@ use crate::rules::has_workers;
 impl Project {
     /// Adds the facts of one file.
     pub(crate) fn add(&mut self, facts: &Facts) {
+        self.layers.extend(facts.stores.iter().filter_map(|store| {
+            let class = facts.function(store.site.function).class?;
+            let is_layer =
+                store.kind == StoreKind::Assign && store.value.is_module() && facts.class(class).is_module;
+            store.target.strip_prefix("self.").filter(|_| is_layer).map(str::to_owned)
+        }));
+        crate::passes::add_methods(facts, &mut self.methods);
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
         let in_model = |call: &&Call| {
             facts.function(call.site.function).class.is_some_and(|class| facts.class(class).is_module)

@@ -71,6 +71,18 @@ pub(crate) struct Context<'a> {
     pub(crate) torch: &'a LazyTorch<'a>,
 }
 
+/// What the functions and methods of a project that share a name do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Namesakes {
+    /// One of them calls a model with gradients on.
+    pub(crate) passes: bool,
+    /// One of them turns gradients off, trains, or calls no model.
+    pub(crate) others: bool,
+}
+
+/// Names of the functions and methods of a project.
+pub(crate) type Methods = std::collections::HashMap<String, Namesakes>;
+
 /// Facts of the project's other files about this one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Project {
@@ -87,6 +99,10 @@ pub(crate) struct Project {
     pub(crate) spawns: bool,
     /// Words in the names of models whose parameters are set to require no gradients somewhere.
     pub(crate) frozen: std::collections::HashSet<String>,
+    /// What the functions and methods of a name do.
+    pub(crate) methods: Methods,
+    /// Attributes of models that are models.
+    pub(crate) layers: std::collections::HashSet<String>,
 }
 
 /// Fix of a finding.

@@ -184,6 +184,11 @@ pub struct Loop {
 pub enum OpKind {
     /// Call of a model.
     Forward,
+    /// Call of a method of a model whose code is not known: it may run a pass.
+    Method {
+        /// Name of the method, or of a part of the model.
+        name: Arc<str>,
+    },
     /// `backward()`
     Backward(Box<Backward>),
     /// Optimizer step, with or without a gradient scaler.

@@ -87,7 +87,7 @@ pub fn is_relevant(text: &str) -> bool {
         &["torch", "backward", "zero_grad", "DataLoader", "cuda", "optimizer", "CUDA_ALLOC", "transformers"];
     // Texts for other frameworks are outside the scope of the rules.
     const OTHER_FRAMEWORKS: &[&str] =
-        &["mxnet", "tensorflow", "keras", "jax", "paddle", "mindspore", "tinygrad", "jittor"];
+        &["mxnet", "mlx", "tensorflow", "keras", "jax", "paddle", "mindspore", "tinygrad", "jittor"];
     let imports = |name: &str| {
         text.lines().any(|line| {
             // In a notebook, lines are inside JSON strings.
@@ -98,7 +98,9 @@ pub fn is_relevant(text: &str) -> bool {
         })
     };
     let is_of_another = || {
-        !text.contains("torch")
+        // A file that imports none may still name its functions, as one that gets them by a star does.
+        !imports("torch")
+            && !text.contains("torch.")
             && !text.contains("lightning")
             && OTHER_FRAMEWORKS.iter().any(|name| imports(name))
     };

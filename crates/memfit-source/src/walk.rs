@@ -83,6 +83,8 @@ struct Frame<'a> {
     loop_first_graph: u32,
     /// Containers of the object to which parameters are added.
     stored_parameters: Vec<StoredParameters>,
+    /// Autograd mode at its beginning.
+    entered: Grad,
     parameters: Vec<u32>,
     globals: FxHashSet<&'a str>,
     /// Names that an enclosing function bound.
@@ -113,6 +115,10 @@ pub(crate) struct Walker<'a> {
     /// Arguments seen for each function's parameters.
     seeds: FxHashMap<(FunctionId, usize), Value>,
     grads: FxHashMap<FunctionId, Grad>,
+    /// Mode of each function by its decorators.
+    own_modes: Vec<Grad>,
+    /// Called names, and whether the text uses them as models.
+    used_as_models: FxHashMap<&'a str, bool>,
     closures: FxHashMap<FunctionId, Arc<FxHashMap<&'a str, Binding>>>,
     graphs: Graphs,
     origins: weights::Origins,
@@ -199,6 +205,7 @@ impl Frame<'_> {
             iteration_first_graph: first_graph,
             loop_first_graph: first_graph,
             stored_parameters: Vec::new(),
+            entered: grad,
             parameters: Vec::new(),
             globals: FxHashSet::default(),
             outer: None,
@@ -231,6 +238,8 @@ impl<'a> Walker<'a> {
             attributes: FxHashMap::default(),
             seeds: FxHashMap::default(),
             grads: FxHashMap::default(),
+            own_modes: Vec::new(),
+            used_as_models: FxHashMap::default(),
             closures: FxHashMap::default(),
             graphs: Graphs::default(),
             origins: weights::Origins::default(),
@@ -245,6 +254,7 @@ impl<'a> Walker<'a> {
             depth: 0,
         };
         walker.describe(module);
+        walker.own_modes = walker.facts.functions.iter().map(|function| function.grad).collect();
         walker
     }
 
@@ -285,6 +295,12 @@ impl<'a> Walker<'a> {
         class.is_some_and(|class| self.facts.class(class).is_managed)
             && ["validation_step", "test_step", "predict_step", "prediction_step", "evaluate", "eval_forward"]
                 .contains(&name)
+    }
+
+    /// Returns `true` for a trainer class of a framework, or a subclass of one.
+    fn is_trainer(&self, class: ClassId) -> bool {
+        let class = self.facts.class(class);
+        class.is_managed && class.bases.iter().any(|base| base.ends_with("Trainer"))
     }
 
     fn defines(&self, name: &str) -> bool {
@@ -385,7 +401,10 @@ impl<'a> Walker<'a> {
         let frame = self.leave();
         let binds = frame.env.bound().filter(|name| !frame.globals.contains(name));
         self.facts.functions[id.index()].binds = binds.map(str::to_owned).collect();
-        let returned = frame.returned.as_ref().is_some_and(|(value, _)| !value.graph.is_none());
+        let returned = frame.returned.as_ref().is_some_and(|(value, _)| {
+            // The graphs of its parameters are those of the caller.
+            value.graph.unknown || value.graph.ids.iter().any(|id| !frame.parameters.contains(id))
+        });
         self.facts.functions[id.index()].hands_on = returned || frame.yields;
         self.frame = saved;
         self.depth = depth;
@@ -394,8 +413,13 @@ impl<'a> Walker<'a> {
         self.summaries[id.index()] = Some(Arc::new(summary));
     }
 
+    /// Returns `true` if a function runs in the mode of its caller: no decorator sets one.
+    fn is_mode_of_caller(&self, id: FunctionId) -> bool {
+        self.own_modes[id.index()] == Grad::On || self.facts.functions[id.index()].name.ends_with(".forward")
+    }
+
     fn grad_of(&self, id: FunctionId) -> Grad {
-        let written = self.facts.functions[id.index()].grad;
+        let written = self.own_modes[id.index()];
         if self.pass == 1 || written != Grad::On {
             return written;
         }

@@ -26,7 +26,7 @@
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
 
-use memfit_source::OpKind;
+use memfit_source::{Op, OpKind};
 
 use crate::query::{catches_all, catches_memory, is_batch_loop};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -41,10 +41,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .iter()
         .filter(|call| call.is("torch.cuda.empty_cache") || call.is("torch.cuda.memory.empty_cache"))
     {
-        let Some(looped) = call.site.looped.filter(|id| is_batch_loop(facts, *id)) else { continue };
+        // The step of a loop is in it, though its micro-batches may be in a loop of their own.
+        let steps = |looped: memfit_source::LoopId| {
+            let is_own = |op: &Op| op.site.looped == Some(looped) && op.via.is_none() && !op.deep;
+            facts.ops.iter().any(|op| is_own(op) && matches!(op.kind, OpKind::Step { .. }))
+        };
+        let is_batch = |looped: &memfit_source::LoopId| is_batch_loop(facts, *looped) || steps(*looped);
+        let Some(looped) = call.site.looped.filter(is_batch) else { continue };
         // In an error handler it is appropriate; under a condition it does not run in every iteration.
         let guarded = facts.guards_of(call.site.guard).any(|id| {
-            facts.guard(id).looped == Some(looped) && !device_test(context.slice(facts.guard(id).test))
+            // Code after `if done: break` runs in each iteration.
+            let is_rest = facts.guard(id).is_rest && facts.guard(id).what.counted.is_none();
+            facts.guard(id).looped == Some(looped)
+                && !is_rest
+                && !device_test(context.slice(facts.guard(id).test))
         });
         if guarded || call.site.handler.is_some() {
             continue;
@@ -58,7 +68,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // A loop around the loop over batches, here or in a called function, iterates over epochs or phases.
-        let outer = facts.loops.iter().any(|inner| inner.parent == Some(looped))
+        // Its own step may add up the gradients of micro-batches in a loop.
+        let is_step = |inner: memfit_source::LoopId| steps(looped) && facts.trains(inner);
+        let nested = facts
+            .ops
+            .iter()
+            .filter_map(|op| op.site.looped)
+            .filter(|id| facts.looped(*id).parent == Some(looped));
+        let micro = nested.clone().next().is_some() && nested.clone().all(is_step);
+        let outer = !micro && facts.loops.iter().any(|inner| inner.parent == Some(looped))
             || facts.ops_in(looped).any(|op| op.deep && matches!(op.kind, OpKind::Step { .. }));
         if outer {
             continue;

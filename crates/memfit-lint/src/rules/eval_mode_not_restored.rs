@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by a
-//! function that it calls.
+//! function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may be
+//! its input.
 //!
 //! ## Why
 //! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation
@@ -65,7 +66,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // An iteration that ends with the evaluation and leaves the loop is the last.
-        if ends_loop(context, op, looped) || is_modeless(context, op) {
+        if ends_loop(context, op, looped) || is_modeless(context, op) || is_never_stepped(facts, op, looped) {
             continue;
         }
         let found = facts.looped(looped);
@@ -87,6 +88,31 @@ fn is_of_one_call(op: &Op, other: &Op) -> bool {
 fn is_apart(facts: &Facts, op: &Op, looped: LoopId) -> bool {
     let mut passes = facts.ops_in(looped).filter(|other| matches!(other.kind, OpKind::Backward(_)));
     passes.all(|backward| facts.overlap(&backward.weights, &op.weights) == Overlap::No)
+}
+
+/// Returns `true` if no optimizer of the loop may hold parameters of the model: the gradients are those of an
+/// input, such as a patch or a perturbation.
+fn is_never_stepped(facts: &Facts, op: &Op, looped: LoopId) -> bool {
+    let holds = |step: &Op| match facts.overlap(&step.weights, &op.weights) {
+        Overlap::No => false,
+        Overlap::Yes => true,
+        // `SGD([patch])`
+        Overlap::Unknown => !facts.calls.iter().any(|call| {
+            matches!(call.result.kind, Kind::Optimizer)
+                && facts.bound_to(call.span) == Some(step.receiver.as_str())
+                && call.arguments.first().is_some_and(|first| {
+                    let given = facts.slice(first.value_span);
+                    given.starts_with('[') && !given.contains('(') && !given.contains("param")
+                })
+        }),
+    };
+    let mut steps = facts.ops_in(looped).filter(|other| matches!(other.kind, OpKind::Step { .. })).peekable();
+    let mut passes = facts.ops_in(looped).filter(|other| matches!(other.kind, OpKind::Backward(_)));
+    match steps.peek() {
+        Some(_) => !steps.any(holds),
+        // A called function differentiates, and steps nothing.
+        None => passes.all(|pass| pass.via.is_some()),
+    }
 }
 
 /// Returns `true` if the loop is left after the evaluation.

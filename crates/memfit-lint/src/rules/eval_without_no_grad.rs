@@ -2,7 +2,10 @@
 //!
 //! ## What it does
 //! Finds evaluation that calls a model with gradients on: loops, single passes between `eval()` and `train()`
-//! in a training loop, and functions that training calls, of which no graph leaves.
+//! in a training loop, and functions that training calls, of which no graph leaves. The model may be called
+//! by a method of the same object, by a function of another module, or by a method that only other classes
+//! of the project define. Found as well: sampling in loops whose results carry no graph, samplers whose
+//! forward pass calls a model in a loop, and the branch of a step that does not train.
 //!
 //! ## Why
 //! Each forward pass saves its activations for a backward pass that never comes. They are freed when the
@@ -32,7 +35,8 @@
 
 use memfit_source::{FunctionId, Grad, LoopId, OpKind};
 
-use crate::query::{is_volatile, mode_at};
+use crate::passes::{Pass, is_fed_by, mode_of, passes};
+use crate::query::is_volatile;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -41,38 +45,52 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let mut seen: Vec<LoopId> = Vec::new();
-    for op in &facts.ops {
-        if !matches!(op.kind, OpKind::Forward) || op.site.grad != Grad::On || op.via.is_some() {
-            continue;
-        }
-        let Some(looped) = op.site.looped else { continue };
+    for pass in looped_passes(context) {
+        let Some(looped) = pass.site.looped else { continue };
         if seen.contains(&looped)
             || is_volatile(facts, context.slice(facts.looped(looped).span))
             || runs_once(context, looped)
-            || is_fallback(context, op)
-            || !evaluates(context, op, looped)
+            || crate::evaluation::is_tested(facts, pass.site.function)
+            || is_fallback(context, &pass)
+            || !evaluates(context, &pass, looped)
         {
             continue;
         }
         seen.push(looped);
         findings
-            .report(op.span, "this evaluates with gradients enabled: activations of up to two passes are saved for a backward pass that never comes")
+            .report(pass.span, "this evaluates with gradients enabled: activations of up to two passes are saved for a backward pass that never comes")
             .label(facts.looped(looped).header, "in this loop")
             .help("run the loop under `with torch.no_grad():`")
-            .fix(decorate(context, op.site.function));
+            .fix(decorate(context, pass.site.function));
     }
     crate::evaluation::report(context, findings);
+    crate::samples::report(context, findings);
+}
+
+/// Passes with gradients on in loops: those that functions run by themselves first.
+fn looped_passes<'a>(context: &'a Context<'_>) -> Vec<Pass<'a>> {
+    let facts = context.facts;
+    let mut functions: Vec<FunctionId> = facts.loops.iter().map(|looped| looped.function).collect();
+    functions.sort_unstable();
+    functions.dedup();
+    let mut found: Vec<Pass<'_>> = functions
+        .into_iter()
+        .flat_map(|id| passes(context, id))
+        .filter(|pass| pass.site.looped.is_some())
+        .collect();
+    found.sort_by_key(|pass| (!pass.is_own, pass.site.order));
+    found
 }
 
 /// Returns `true` if the same call is tried without gradients first and raises: some models need them.
-fn is_fallback(context: &Context<'_>, op: &memfit_source::Op) -> bool {
+fn is_fallback(context: &Context<'_>, pass: &Pass<'_>) -> bool {
     let facts = context.facts;
-    let Some(handler) = op.site.handler.map(|id| facts.handler(id)) else { return false };
+    let Some(handler) = pass.site.handler.map(|id| facts.handler(id)) else { return false };
     facts.ops.iter().any(|other| {
         other.kind == OpKind::Forward
             && other.site.tried == Some(handler.tried)
             && other.site.grad == Grad::Off
-            && other.receiver == op.receiver
+            && other.receiver == pass.receiver
     })
 }
 
@@ -88,9 +106,9 @@ fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
     last.trim() == "break" && indent(last) == indent(first)
 }
 
-fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
+fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
     let facts = context.facts;
-    let function = op.site.function;
+    let function = pass.site.function;
     // A loop in a function that trains or differentiates is no evaluation.
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let differentiates = facts.ops.iter().any(|other| {
@@ -107,7 +125,7 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     let switches = |function: &memfit_source::Function| {
         function.grad == Grad::Off && function.name.ends_with(".forward")
     };
-    if context.project.differentiates || facts.functions.iter().any(switches) || is_dropped(context, op) {
+    if context.project.differentiates || facts.functions.iter().any(switches) || is_dropped(context, pass) {
         return false;
     }
     let body = context.slice(facts.looped(looped).span);
@@ -120,13 +138,20 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         "train_step",
         "training_step",
         "optimizer",
-        ".step(",
     ];
-    if differentiates || wants.iter().any(|word| body.contains(word)) || context.may_be_without_grad(function)
+    // The result of an environment's or a sampler's step is used, that of an optimizer's is not.
+    let steps = facts
+        .calls
+        .iter()
+        .any(|call| call.is_statement && call.is_method("step") && facts.within(&call.site, looped));
+    if differentiates
+        || steps
+        || wants.iter().any(|word| body.contains(word))
+        || context.may_be_without_grad(function)
     {
         return false;
     }
-    let eval_mode = mode_at(facts, &op.site, &op.receiver).is_some_and(|last| last.kind == OpKind::EvalMode);
+    let eval_mode = mode_of(facts, pass).is_some_and(|last| last.kind == OpKind::EvalMode);
     let over = facts.looped(looped);
     let named = word_of_evaluation(context.slice(over.iterable)) && facts.over_batches(looped)
         || word_of_evaluation(context.slice(over.iterable))
@@ -134,21 +159,13 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
             && is_plain_name(context.slice(over.iterable));
     let within_batches = facts.enclosing(Some(looped)).any(|id| facts.over_batches(id));
     let said = within_batches && names_evaluation(&facts.function(function).name);
-    eval_mode && !over.is_while && fed_by(context, op, looped) || named || said
+    eval_mode && !over.is_while && is_fed_by(context, pass, looped) || named && pass.is_own || said
 }
 
 /// Returns `true` if the model's output is not bound to a name, so that it is freed before the next forward
 /// pass.
-fn is_dropped(context: &Context<'_>, op: &memfit_source::Op) -> bool {
-    context.facts.calls.iter().any(|call| call.span == op.span && call.is_statement)
-}
-
-/// Returns `true` if the model is called on the loop's elements rather than on the same input each time.
-fn fed_by(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
-    let found = context.facts.looped(looped);
-    let call = context.slice(op.span);
-    let mut words = call.split(|c: char| !(c.is_alphanumeric() || c == '_')).skip(1);
-    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word))
+fn is_dropped(context: &Context<'_>, pass: &Pass<'_>) -> bool {
+    context.facts.calls.iter().any(|call| call.span == pass.span && call.is_statement)
 }
 
 fn is_plain_name(text: &str) -> bool {

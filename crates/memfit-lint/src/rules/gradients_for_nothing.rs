@@ -4,6 +4,8 @@
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
 //! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a target that the
 //! trained model computes in evaluation mode, and for parts of a model of which the optimizer holds others.
+//! A teacher is any model that a training step calls on inputs without a graph, that is only evaluated or
+//! loaded, that no optimizer holds, and whose parameters nothing freezes; its name plays no part.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its
@@ -51,6 +53,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         parts(context, findings);
         targets(context, findings);
         crate::fakes::report(context, findings);
+        crate::untrained::report(context, findings);
     }
 }
 

@@ -40,9 +40,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_others(context, findings);
     // Gradients that are cleared anywhere in the file may be those of this loop.
-    let cleared =
-        facts.ops.iter().any(|op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. }));
-    if cleared
+    let clears = |op: &&Op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
+    if facts.ops.iter().filter(clears).any(|op| op.via.is_none())
         || facts.text.contains(".grad = None")
         || facts.text.contains("zero_grad")
         || facts.text.contains("grad.zero_")
@@ -56,6 +55,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && !step.site.managed
             && step.via.is_none();
         let Some(looped) = step.site.looped.filter(|id| plain && !seen.contains(id)) else { continue };
+        // A called function clears the gradients of its own optimizer.
+        let of_others = |op: &Op| {
+            op.receiver != step.receiver && facts.overlap(&op.weights, &step.weights) == Overlap::No
+        };
+        if !facts.ops.iter().filter(clears).all(of_others) {
+            continue;
+        }
         let ops = || facts.ops_in(looped);
         let passes = || ops().filter_map(backward);
         // Accelerate and Fabric leave the gradients to the loop; other frameworks clear them.

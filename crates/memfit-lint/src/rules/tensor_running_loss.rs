@@ -1,9 +1,9 @@
 //! # tensor-running-loss
 //!
 //! ## What it does
-//! Finds running sums and lists of losses that remain tensors with a graph: in variables, in meters of the
-//! project or of timm, in containers that a function gets from the loop that calls it, and in tensors that
-//! grow by concatenation. Values that are computed from a loss count as well.
+//! Finds running sums, means and lists of losses that remain tensors with a graph: in variables, in meters of
+//! the project or of timm, in containers that a function gets from the loop that calls it, and in tensors
+//! that grow by concatenation. Values that are computed from a loss count as well.
 //!
 //! ## Why
 //! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. The sum keeps a chain of
@@ -35,7 +35,7 @@
 
 use memfit_source::{Flags, GraphState, Kind, LoopId, StoreKind, Value};
 
-use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key};
+use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -44,6 +44,7 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_meters(context, findings);
+    of_steps(context, findings);
     for store in &facts.stores {
         if !matches!(store.graph, GraphState::Freed | GraphState::Kept) {
             continue;
@@ -52,6 +53,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let steps = |looped: LoopId| facts.trains(looped);
         let how = match store.kind {
             StoreKind::Add if store.grows.is_some_and(steps) => How::Sum,
+            // `history[step] = loss`, where the history is a tensor.
+            StoreKind::Item
+                if matches!(store.target_value.kind, Kind::Tensor)
+                    && store.grows.is_some_and(steps)
+                    && !has_constant_key(context, store) =>
+            {
+                How::Sum
+            }
             StoreKind::GiveSum if store.grows.is_some() => How::Given,
             StoreKind::Append | StoreKind::Join => How::List,
             StoreKind::Item
@@ -85,7 +94,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // A loss stored before the backward pass is freed by its own pass, or it is part of another loss.
         let own = store.graph_then != GraphState::Live
             || backwards(facts).any(|(_, backward)| match how {
-                How::Sum => has_word(context.slice(backward.loss_span), context.slice(store.value_span)),
+                // `0.9 * mean + 0.1 * loss`
+                How::Sum => {
+                    let names = context.slice(store.value_span);
+                    let mut names = names.split(|c: char| !(c.is_alphanumeric() || "_.".contains(c)));
+                    names.any(|name| has_word(context.slice(backward.loss_span), name) && is_name(name))
+                }
                 How::List | How::Given => backward.loss.graph == store.value.graph,
             });
         if trained || !own {
@@ -122,6 +136,39 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         } else {
             None
         });
+    }
+}
+
+/// Finds losses that the training step of a framework collects until the end of an epoch.
+fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+        let function = facts.function(store.site.function);
+        let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
+        let text = context.slice(store.value_span);
+        let body = context.slice(function.span);
+        let mut returned = body.lines().filter_map(|line| line.trim().strip_prefix("return "));
+        let is_returned = returned.any(|value| value.split('#').next().unwrap_or(value).trim() == text);
+        if function.name.ends_with(".training_step")
+            && store.target.starts_with("self.")
+            && !store.value.graph.is_none()
+            && (is_returned || is_loss(&store.value))
+            && is_emptied(context, class, &store.target)
+        {
+            findings
+                .report(
+                    store.value_span,
+                    format!(
+                        "`{}` keeps the graph nodes of every step's loss until it is cleared",
+                        store.target
+                    ),
+                )
+                .help(format!("store `{text}.detach()`"))
+                .fix(Fix::safe(
+                    "Store the detached loss",
+                    vec![Edit::insert(store.value_span.end, ".detach()")],
+                ));
+        }
     }
 }
 
@@ -165,6 +212,10 @@ fn is_loss(value: &Value) -> bool {
         _ => value.elements().is_some_and(is_loss),
     };
     parts || value.is(Flags::SCALAR) && !value.graph.is_none()
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
 /// Returns `true` if a name occurs in a text as a whole word.

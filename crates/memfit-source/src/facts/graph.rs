@@ -147,6 +147,16 @@ impl Graph {
         self.there || self.own.is_some()
     }
 
+    /// Returns `true` for the graph of a result of unknown code.
+    pub fn is_unseen(&self) -> bool {
+        self.unknown && !self.is_certain()
+    }
+
+    /// Returns `true` if a forward pass is in it, at least on one control-flow path.
+    pub fn has_passes(&self) -> bool {
+        self.ids.iter().any(|id| self.has(*id))
+    }
+
     /// Returns `true` if at least one forward pass is known.
     pub fn is_known(&self) -> bool {
         !self.ids.is_empty() && !self.unknown

@@ -22,6 +22,10 @@ pub struct Model {
     pub(crate) carries: Option<String>,
     /// Last operation on each part of its output, if that is a tuple and its class is in another module.
     pub(crate) outputs: Option<Vec<Flags>>,
+    /// `true` if its forward pass calls another model in a loop, as a sampler does.
+    pub(crate) loops: bool,
+    /// Full name of its class, if that is of another module of the project.
+    pub(crate) class_path: Option<Arc<str>>,
 }
 
 /// Set of models' parameters.
@@ -114,7 +118,13 @@ impl Weights {
     /// Join of two control-flow paths.
     #[must_use]
     pub(crate) fn either(&self, other: &Self) -> Self {
-        if self == other { self.clone() } else { self.union(other).with_unknown_owners().uncertain() }
+        if self == other {
+            self.clone()
+        } else if self.is_known() && other.is_known() {
+            self.union(other).uncertain()
+        } else {
+            self.union(other).with_unknown_owners().uncertain()
+        }
     }
 }
 
@@ -143,6 +153,11 @@ impl Facts {
     pub fn carried(&self, weights: &Weights) -> Option<&str> {
         let mut models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
         models.find_map(|model| model.carries.as_deref())
+    }
+
+    /// Returns `true` if a forward pass of one of the models calls another one in a loop.
+    pub fn loops(&self, weights: &Weights) -> bool {
+        weights.owners().iter().any(|id| self.models.get(id.index()).is_some_and(|model| model.loops))
     }
 
     /// Attributes with layers of the models, if their classes are of the project.
@@ -198,6 +213,8 @@ mod tests {
             parts: Vec::new(),
             carries: None,
             outputs: None,
+            loops: false,
+            class_path: None,
         };
         let facts = Facts {
             models: vec![

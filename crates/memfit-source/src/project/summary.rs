@@ -44,6 +44,8 @@ pub(crate) struct SummaryOp {
     /// Positions of the parameters that a backward pass goes through.
     pub(crate) through: Vec<usize>,
     pub(crate) grad: Grad,
+    /// `true` if the mode is that of the caller.
+    pub(crate) inherits: bool,
     /// Span in the function's file.
     pub(crate) span: Span,
 }

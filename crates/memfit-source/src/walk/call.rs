@@ -144,7 +144,7 @@ impl<'a> Walker<'a> {
         }
         if call.site.grad == Grad::Off {
             let last = self.slice(call.callee).rsplit('.').next().unwrap_or_default();
-            if !last.is_empty() && last.len() < 80 {
+            if !last.is_empty() && last.len() < 80 && !super::callee::is_of_every_module(last) {
                 self.facts.called_without_grad.push(last.to_owned());
             }
         }
@@ -196,6 +196,18 @@ impl<'a> Walker<'a> {
                 let path = path.clone();
                 self.call_path(node, call, &path, &inputs)
             }
+            Kind::Object(id) if let Some(own) = self.method_of(*id, "__call__", 0) => {
+                let Some(summary) = self.summary(own) else { return self.call_unknown(node, &inputs) };
+                let receiver = self.slice(call.callee);
+                self.call_summary(node, call, Some(own), &summary, Some(receiver))
+            }
+            Kind::Imported(class) if let Some(summary) = self.method_there(&class.clone(), "__call__") => {
+                let receiver = self.slice(call.callee);
+                self.call_summary(node, call, None, &summary, Some(receiver))
+            }
+            Kind::Unknown | Kind::Undefined if self.is_used_as_model(call) => {
+                self.call_module(call, &Value::from_kind(Kind::Module))
+            }
             Kind::Imported(class) if crate::facts::shrinks(class) => self
                 .call_unknown(node, &inputs)
                 .with_device(call.arguments.first().map_or(Device::Unknown, |image| image.value.device)),
@@ -230,7 +242,8 @@ impl<'a> Walker<'a> {
     fn call_function(&mut self, node: &'a ExprCall, call: &Call, id: FunctionId, inputs: &Graph) -> Value {
         let Some(summary) = self.summary(id) else { return self.call_unknown(node, inputs) };
         let receiver = call.receiver.as_ref().map(|receiver| self.slice(receiver.span));
-        self.call_summary(node, call, Some(id), &summary, receiver)
+        let result = self.call_summary(node, call, Some(id), &summary, receiver);
+        self.pass_of_method(call, &summary, result)
     }
 
     /// Call of a function or method with a known summary.

@@ -9,6 +9,83 @@ use super::definitions::dotted;
 use crate::facts::{Argument, FunctionId, Receiver};
 use crate::facts::{Kind, Value};
 
+/// Methods that each `torch.nn.Module` has: a model's own `forward` is followed by the call of the model.
+pub(super) fn is_of_every_module(name: &str) -> bool {
+    matches!(
+        name,
+        "forward"
+            | "__call__"
+            | "train"
+            | "eval"
+            | "to"
+            | "cuda"
+            | "cpu"
+            | "half"
+            | "float"
+            | "double"
+            | "bfloat16"
+            | "apply"
+            | "zero_grad"
+            | "requires_grad_"
+            | "parameters"
+            | "named_parameters"
+            | "modules"
+            | "named_modules"
+            | "children"
+            | "named_children"
+            | "buffers"
+            | "named_buffers"
+            | "state_dict"
+            | "load_state_dict"
+            | "register_buffer"
+            | "share_memory"
+    )
+}
+
+/// Methods of models of libraries that record no gradients, or run no pass.
+pub(super) fn is_silent(name: &str) -> bool {
+    is_of_every_module(name)
+        || [
+            "get_",
+            "set_",
+            "generate",
+            "predict",
+            "save",
+            "load",
+            "print",
+            "log",
+            "add_",
+            "from_",
+            "register_",
+            "resize_",
+        ]
+        .iter()
+        .any(|start| name.starts_with(start))
+        || matches!(
+            name,
+            "sample"
+                | "infer"
+                | "inference"
+                | "transcribe"
+                | "translate"
+                | "beam_search"
+                | "configure_optimizers"
+                | "size"
+                | "items"
+                | "keys"
+                | "values"
+                | "update"
+                | "get"
+                | "append"
+                | "step"
+                | "transform"
+                | "tokenize"
+                | "no_sync"
+                | "compile"
+                | "type"
+        )
+}
+
 impl<'a> Walker<'a> {
     /// Full name of a callee. Its root must be a module or an imported object.
     pub(super) fn imported_name(&mut self, callee: &'a Expr) -> Option<Arc<str>> {
@@ -46,9 +123,36 @@ impl<'a> Walker<'a> {
         let held = self.frame.env.get(name).map(|binding| &binding.value).or_else(|| {
             let (attribute, class) = own?;
             self.attributes.get(&(class, attribute))
-        })?;
+        });
+        let Some(held) = held else { return self.named_model(name, own.is_some()) };
         let is_called = matches!(held.kind, Kind::Module | Kind::Criterion { .. });
         is_called.then(|| held.clone())
+    }
+
+    /// Model in an attribute of an object that is not of this project, by the attribute's name, as in
+    /// `pipe.unet(x)`.
+    fn named_model(&self, name: &str, is_own: bool) -> Option<Value> {
+        let (owner, attribute) = name.rsplit_once('.').filter(|_| !is_own)?;
+        let known = self.frame.env.get(owner).map(|binding| &binding.value)?;
+        let is_outside = match &known.kind {
+            Kind::Object(class) => {
+                let own = self.facts.classes.len() > class.index()
+                    && self.method_of(*class, attribute, 0).is_none();
+                return self
+                    .attributes
+                    .get(&(*class, attribute))
+                    .filter(|held| own && held.is_module())
+                    .cloned();
+            }
+            Kind::Imported(class) => match self.imported_classes.get(&**class) {
+                Some(Some(export)) => !export.has(attribute),
+                _ => class.ends_with(".from_pretrained"),
+            },
+            Kind::Unknown => known.graph.is_none() || known.graph.ids.is_empty(),
+            _ => false,
+        };
+        let named = crate::names::value_by_name(attribute);
+        (is_outside && named.is_module()).then_some(named)
     }
 
     /// Resolves a call of a `functools.partial` object to the function and the bound arguments.
@@ -92,6 +196,9 @@ impl<'a> Walker<'a> {
         let (receiver, name) = (receiver?, name?);
         let class = match receiver.value.kind {
             Kind::Object(class) => Some(class),
+            Kind::Module if self.slice(receiver.span) != "self" && !is_of_every_module(name) => {
+                receiver.value.class
+            }
             _ if self.slice(receiver.span) == "self" => {
                 self.definitions.functions[self.frame.function.index()].class
             }

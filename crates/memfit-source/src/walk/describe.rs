@@ -219,5 +219,29 @@ fn is_plain(name: &str) -> bool {
         "compile",
         "cached_property",
     ];
-    name.starts_with("pytest.") || PLAIN.contains(&name.rsplit('.').next().unwrap_or(name))
+    // Command lines, settings, tests, types, retries.
+    const ROOTS: &[&str] = &[
+        "pytest",
+        "fastcore",
+        "hydra",
+        "click",
+        "typer",
+        "absl",
+        "gin",
+        "functools",
+        "contextlib",
+        "tenacity",
+        "beartype",
+        "jaxtyping",
+        "typeguard",
+        "loguru",
+        "modal",
+        "ray",
+        "accelerate",
+        "wandb",
+        "typing",
+        "sacred",
+    ];
+    ROOTS.iter().any(|root| name.strip_prefix(root).is_some_and(|rest| rest.starts_with('.')))
+        || PLAIN.contains(&name.rsplit('.').next().unwrap_or(name))
 }

@@ -15,19 +15,45 @@ pub(super) fn names<'a>(body: &'a [Stmt], text: &'a str) -> FxHashSet<&'a str> {
     if !text.contains("backward(") {
         return FxHashSet::default();
     }
-    let mut found = Losses { names: FxHashSet::default(), text };
+    let mut found = Losses { names: FxHashSet::default(), sums: Vec::new(), text };
     found.visit_body(body);
+    // The terms of a sum that is differentiated have graphs as well: `total_loss = loss + penalty`.
+    for _ in 0..MAX_SUMS {
+        let before = found.names.len();
+        let sums = std::mem::take(&mut found.sums);
+        for (total, terms) in &sums {
+            if found.names.contains(total) {
+                found.loss(terms);
+            }
+        }
+        found.sums = sums;
+        if found.names.len() == before {
+            break;
+        }
+    }
     found.names
 }
 
+/// Maximum number of sums that a loss is a term of, one in another.
+const MAX_SUMS: usize = 3;
+
 struct Losses<'a> {
     names: FxHashSet<&'a str>,
+    /// Assigned sums: the name, and the expression.
+    sums: Vec<(&'a str, &'a Expr)>,
     text: &'a str,
 }
 
 impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
     fn visit_stmt(&mut self, statement: &'a Stmt) {
         // Functions have frames of their own.
+        if let Stmt::Assign(node) = statement
+            && let [target] = node.targets.as_slice()
+            && matches!(&*node.value, Expr::BinOp(_) | Expr::Name(_))
+            && let Some(name) = dotted(target, self.text)
+        {
+            self.sums.push((name, &node.value));
+        }
         if !matches!(statement, Stmt::FunctionDef(_) | Stmt::ClassDef(_)) {
             source_order::walk_stmt(self, statement);
         }

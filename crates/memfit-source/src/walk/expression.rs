@@ -185,12 +185,12 @@ impl<'a> Walker<'a> {
                 self.condition(test);
             }
         }
-        let mut graph = Graph::none();
+        // The keys of a dictionary have no graph.
         let mut last = Value::default();
         for part in parts {
             last = self.eval(part);
-            graph = graph.union(&last.graph);
         }
+        let graph = last.graph.clone();
         // The comprehension's names are local; its effects on graphs stay.
         let mut delta = take(&mut self.frame.env, &mut self.graphs, since);
         delta.forget_names();

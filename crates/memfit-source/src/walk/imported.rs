@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Walker;
+use super::callee::is_of_every_module;
 use crate::facts::Kind;
 use crate::facts::Receiver;
 use crate::project::{ClassExport, Summary};
@@ -12,6 +13,11 @@ impl Walker<'_> {
     pub(super) fn imported_method(&mut self, receiver: &Receiver, name: &str) -> Option<Arc<Summary>> {
         if let Kind::Imported(class) = &receiver.value.kind {
             return self.method_there(&class.clone(), name);
+        }
+        if receiver.value.is_module() && !is_of_every_module(name) && self.slice(receiver.span) != "self" {
+            let mut models = receiver.value.weights.owners().iter().rev();
+            let class = models.find_map(|id| self.facts.models[id.index()].class_path.clone())?;
+            return self.method_there(&class, name);
         }
         let class = match receiver.value.kind {
             Kind::Object(class) => class,

@@ -134,7 +134,7 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
         } else if owner.ends_with("Pipeline") {
             // Records no gradients, and yields images or texts.
             Kind::Imported(path.into())
-        } else if owner.contains("Model") || owner.contains("For") {
+        } else if owner.contains("Model") || owner.contains("For") || is_model_of_library(path, owner) {
             Kind::Module
         } else {
             return None;
@@ -170,6 +170,13 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
         _ if path.starts_with("numpy.") => CallResult::Number,
         _ => return None,
     })
+}
+
+/// Returns `true` for a class of diffusers or transformers that is no configuration, and prepares no inputs.
+fn is_model_of_library(path: &str, owner: &str) -> bool {
+    let of_library = path.starts_with("diffusers.") || path.starts_with("transformers.");
+    let others = ["Config", "Scheduler", "Extractor", "Streamer", "Trainer"];
+    of_library && owner.starts_with(char::is_uppercase) && !others.iter().any(|end| owner.ends_with(end))
 }
 
 fn torch(rest: &str, last: &str) -> CallResult {

@@ -3,11 +3,12 @@
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::Walker;
+use super::callee::is_silent;
 use super::definitions::dotted;
 use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
-use crate::facts::{Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
+use crate::facts::{Argument, Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
@@ -35,7 +36,8 @@ impl<'a> Walker<'a> {
             };
         }
         if let Some(summary) = self.imported_method(receiver, name) {
-            return self.call_summary(node, call, None, &summary, Some(text));
+            let result = self.call_summary(node, call, None, &summary, Some(text));
+            return self.pass_of_method(call, &summary, result);
         }
         match &value.kind {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
@@ -159,6 +161,10 @@ impl<'a> Walker<'a> {
                 self.op(OpKind::EvalMode, call.span, text, weights);
                 value
             }
+            // A trainer's `train()` trains.
+            "train" if value.class.is_some_and(|class| self.is_trainer(class)) => {
+                self.call_unknown(node, inputs)
+            }
             "train" => {
                 let mode = call.argument(0, "mode").map(|argument| argument.value.truth());
                 match mode {
@@ -202,7 +208,15 @@ impl<'a> Walker<'a> {
             "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
                 Value { weights, ..Value::from_kind(Kind::Unknown) }
             }
-            _ => self.call_unknown(node, inputs),
+            _ => {
+                let computed = |argument: &Argument| {
+                    !matches!(argument.value.kind, Kind::Str(_) | Kind::Int(_) | Kind::Bool(_) | Kind::None)
+                };
+                if !is_silent(name) && !call.is_statement && call.arguments.iter().any(computed) {
+                    self.op(OpKind::Method { name: name.into() }, call.span, text, weights);
+                }
+                self.call_unknown(node, inputs)
+            }
         }
     }
 

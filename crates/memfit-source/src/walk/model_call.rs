@@ -1,7 +1,10 @@
 //! Calls of models and loss functions.
 
+use std::sync::Arc;
+
 use super::Walker;
 use crate::facts::{Call, Device, Flags, Grad, Graph, Kind, OpKind, Value};
+use crate::project::Summary;
 
 /// Operations for which rules check whether they are the last on an output.
 pub(super) const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX);
@@ -32,13 +35,33 @@ impl Walker<'_> {
         let device = if module.device == Device::Unknown {
             // A wrapper such as `DataParallel` moves the batch itself.
             let given = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
+            // A model is where its inputs are.
+            let name = receiver.strip_suffix(".forward").unwrap_or(receiver);
+            if given.is_gpu()
+                && let Some(binding) = self.frame.env.get(name)
+            {
+                let mut binding = binding.clone();
+                binding.value.device = given;
+                self.frame.env.set(name, binding);
+            }
             if given == Device::Cpu { Device::Unknown } else { given }
         } else {
             module.device
         };
         // Last operation of the model's own `forward`.
         let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
-        let last = forward.and_then(|id| self.summary(id));
+        let mut last = forward.and_then(|id| self.summary(id));
+        if last.is_none() {
+            let mut models = module.weights.owners().iter().rev();
+            let path = models.find_map(|id| self.facts.models[id.index()].class_path.clone());
+            last = path.and_then(|path| self.method_there(&path, "forward"));
+        }
+        let is_looped = |own: &Arc<Summary>| own.ops.iter().any(|op| op.deep && op.kind == OpKind::Forward);
+        if last.as_ref().is_some_and(is_looped)
+            && let Some(id) = module.weights.owners().last()
+        {
+            self.facts.models[id.index()].loops = true;
+        }
         let flags = flags.union(Flags::OUTPUT);
         let parts = match &last {
             Some(summary) => summary.last_operations(),
@@ -53,6 +76,26 @@ impl Walker<'_> {
         let last =
             last.map_or(module.flags.intersection(LAST_OPERATIONS), |summary| summary.last_operation());
         Value::tensor(graph).with_device(device).with_flags(flags.union(last))
+    }
+
+    /// Result of a method of a model: a pass through the model's parameters, if the method runs one.
+    pub(super) fn pass_of_method(&mut self, call: &Call, summary: &Summary, mut result: Value) -> Value {
+        let Some(receiver) = call.receiver.as_ref().filter(|receiver| receiver.value.is_module()) else {
+            return result;
+        };
+        let name = self.slice(receiver.span);
+        let passes = summary.ops.iter().any(|op| op.kind == OpKind::Forward && op.grad != Grad::Off);
+        if name == "self" || !passes || self.frame.grad != Grad::On || result.graph.is_none() {
+            return result;
+        }
+        let weights = self.weights_of(name, &receiver.value).with_unknown_owners();
+        let (own, _) = self.forward(&Graph::none(), weights);
+        result.map_graphs(&|graph| match (graph.is_none(), graph.unknown && !graph.is_certain()) {
+            (true, _) => Graph::none(),
+            (false, true) => graph.union(&own).with_unknown(),
+            (false, false) => graph.union(&own),
+        });
+        result
     }
 
     pub(super) fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {

@@ -90,6 +90,7 @@ impl<'a> Walker<'a> {
                     _ => Vec::new(),
                 },
                 grad: op.site.grad,
+                inherits: op.site.grad == frame.entered && self.is_mode_of_caller(id),
                 span: op.span,
             })
             .collect();
@@ -189,7 +190,7 @@ impl<'a> Walker<'a> {
             };
             let mut site = self.site();
             site.guard = self.copy_guards(&op.guards, outside, call, &mut copies);
-            if op.grad != Grad::On {
+            if op.grad != Grad::On && !op.inherits {
                 site.grad = op.grad;
             }
             let span = if id.is_some() { op.span } else { call };

@@ -1,4 +1,4 @@
-//! Running sums: `x += v`, `x = x + v`, `x = 0.9 * x + 0.1 * v`.
+//! Running sums and means: `x += v`, `x = x + v`, `x = 0.9 * x + 0.1 * v`, `x = (x * n + v) / (n + 1)`.
 
 use ruff_python_ast::{Expr, Operator};
 
@@ -26,6 +26,11 @@ impl<'a> Walker<'a> {
                 } else {
                     None
                 }
+            }
+            // `(x * n + v) / (n + 1)`
+            Expr::BinOp(node) if matches!(node.op, Operator::Div) => self.added(name, &node.left),
+            Expr::BinOp(node) if matches!(node.op, Operator::Mult) => {
+                self.added(name, &node.left).or_else(|| self.added(name, &node.right))
             }
             Expr::If(node) => self.added(name, &node.body).or_else(|| self.added(name, &node.orelse)),
             _ => None,

@@ -65,6 +65,8 @@ impl<'a> Walker<'a> {
             parts: Vec::new(),
             carries: None,
             outputs: None,
+            loops: false,
+            class_path: None,
         });
         self.origins.0.insert(origin, id);
         id
@@ -74,19 +76,24 @@ impl<'a> Walker<'a> {
     pub(super) fn made_weights(&mut self, call: &Call) -> Weights {
         let id = self.model(Origin::Call(call.span.start));
         self.facts.models[id.index()].has_parameters |= self.shows_parameters(call);
+        let class = match &call.path {
+            Some(path) => self.imported_class(path).filter(|class| class.is_module),
+            None => None,
+        };
+        let class_path = class.as_ref().and(call.path.clone());
         let (parts, carries) = match (&call.path, &call.target.kind) {
             (None, Kind::Class(class)) => {
                 let class = self.facts.class(*class);
                 (class.parts.clone(), class.carries.clone())
             }
-            (Some(path), _) => match self.imported_class(path) {
+            (Some(_), _) => match class {
                 Some(class) => (class.parts.clone(), class.carries.clone()),
                 None => (Vec::new(), None),
             },
             _ => (Vec::new(), None),
         };
         let model = &mut self.facts.models[id.index()];
-        (model.parts, model.carries) = (parts, carries);
+        (model.parts, model.carries, model.class_path) = (parts, carries, class_path);
         let own = Weights::from_model(id);
         call.arguments
             .iter()
@@ -213,6 +220,28 @@ impl<'a> Walker<'a> {
             _ if hidden => union_of_values.with_unknown_owners(),
             _ => union_of_values,
         }
+    }
+
+    /// Returns `true` for the call of a name whose `parameters()` the text lists, or whose mode it switches.
+    pub(super) fn is_used_as_model(&mut self, call: &Call) -> bool {
+        let name = self.slice(call.callee);
+        let plain = name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+        if !plain || name.is_empty() || name.len() > MAX_NAME {
+            return false;
+        }
+        if let Some(known) = self.used_as_models.get(name) {
+            return *known;
+        }
+        let text = self.text;
+        let found = [".parameters()", ".named_parameters()", ".eval()", ".train()"].iter().any(|end| {
+            let wanted = format!("{name}{end}");
+            text.match_indices(&wanted).any(|(at, _)| {
+                let before = text[..at].chars().next_back();
+                !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '.')
+            })
+        });
+        self.used_as_models.insert(name, found);
+        found
     }
 
     /// Treats a name as a model if `parameters()` is called on it and its kind is unknown.

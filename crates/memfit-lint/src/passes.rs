@@ -1,0 +1,181 @@
+//! Passes of models that a function runs: by itself, in functions that it calls, and in methods that only
+//! other files of the project define.
+
+use memfit_source::{Call, Facts, FunctionId, Grad, LoopId, Op, OpKind, Overlap, Site, Span, Weights};
+
+use crate::query::words;
+use crate::rule::{Context, Methods};
+
+/// Adds the functions of a file.
+pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
+    for id in facts.function_ids().filter(|id| *id != FunctionId::MODULE) {
+        let function = facts.function(id);
+        let text = facts.slice(function.span);
+        let ops = || facts.ops.iter().filter(move |op| op.site.function == id);
+        let passes = ops().any(|op| runs_model(op) && op.site.grad != Grad::Off);
+        if !passes && is_abstract(facts, id) {
+            continue;
+        }
+        let turns = ["no_grad", "inference_mode", "set_grad_enabled"].iter().any(|word| text.contains(word));
+        let trains = ops().any(|op| matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad));
+        let name = function.name.rsplit('.').next().unwrap_or_default();
+        let known = methods.entry(name.to_owned()).or_default();
+        known.passes |= passes;
+        known.others |= !passes || turns || trains || function.grad == Grad::Off;
+    }
+}
+
+/// Pass of a model with gradients on.
+#[derive(Clone, Copy)]
+pub(crate) struct Pass<'a> {
+    /// Call in the function.
+    pub(crate) span: Span,
+    /// Site of the call.
+    pub(crate) site: &'a Site,
+    /// Source text of the model, as far as the function knows it.
+    pub(crate) receiver: &'a str,
+    pub(crate) weights: Option<&'a Weights>,
+    /// `true` if the function calls the model itself.
+    pub(crate) is_own: bool,
+    /// `true` if a called function runs it in a loop.
+    pub(crate) deep: bool,
+}
+
+/// Returns `true` for the call of a model, or of a method of it that is not known.
+pub(crate) const fn runs_model(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Forward | OpKind::Method { .. })
+}
+
+/// Passes with gradients on in the body of a function, in order.
+pub(crate) fn passes<'a>(context: &'a Context<'_>, function: FunctionId) -> Vec<Pass<'a>> {
+    let facts = context.facts;
+    let mut found: Vec<Pass<'a>> = Vec::new();
+    let here = |op: &&Op| runs_model(op) && op.site.function == function;
+    let recorded = |op: &&Op| op.site.grad == Grad::On && is_pass(context, op);
+    for op in facts.ops.iter().filter(here).filter(recorded) {
+        let span = op.call.unwrap_or(op.span);
+        if found.iter().any(|pass| pass.span == span) {
+            continue;
+        }
+        let is_own = op.via.is_none() && op.kind == OpKind::Forward;
+        let (receiver, weights) = (op.receiver.as_str(), Some(&op.weights));
+        found.push(Pass { span, site: &op.site, receiver, weights, is_own, deep: op.deep });
+    }
+    for call in facts.calls.iter().filter(|call| call.site.function == function && !call.is_statement) {
+        let Some(receiver) = &call.receiver else { continue };
+        let is_known = found.iter().any(|pass| pass.span == call.span);
+        if call.site.grad == Grad::On && !is_known && runs_pass(context, call) {
+            let (text, weights) = (context.slice(receiver.span), &receiver.value.weights);
+            let weights = Some(weights).filter(|_| receiver.value.is_module());
+            found.push(Pass {
+                span: call.span,
+                site: &call.site,
+                receiver: text,
+                weights,
+                is_own: false,
+                deep: false,
+            });
+        }
+    }
+    found.sort_by_key(|pass| pass.site.order);
+    found
+}
+
+/// Methods of models of libraries that run a pass.
+const PASSES: &[&str] = &[
+    "encode",
+    "decode",
+    "encode_image",
+    "encode_text",
+    "get_image_features",
+    "get_text_features",
+    "forward_features",
+    "forward_head",
+    "extract_features",
+    "extract_feature",
+];
+
+/// Returns `true` for the call of a model, or of a method or part of it that runs a pass, as far as the
+/// project's files and libraries define it.
+pub(crate) fn is_pass(context: &Context<'_>, op: &Op) -> bool {
+    match &op.kind {
+        OpKind::Forward => true,
+        OpKind::Method { name } => match context.project.methods.get(&**name) {
+            Some(known) => known.passes && !known.others,
+            None => PASSES.contains(&&**name) || context.project.layers.contains(&**name),
+        },
+        _ => false,
+    }
+}
+
+/// Returns `true` for a method that only other files define, each time with a pass.
+fn runs_pass(context: &Context<'_>, call: &Call) -> bool {
+    let facts = context.facts;
+    let Some(name) = call.method.as_deref().filter(|_| call.path.is_none() && !call.arguments.is_empty())
+    else {
+        return false;
+    };
+    let is_own = call.function.is_some_and(|id| !is_abstract(facts, id));
+    // `self.eval_step(batch)`, `self.spec.objective(batch)`
+    let of_self = call.receiver.as_ref().is_some_and(|receiver| {
+        let text = facts.slice(receiver.span);
+        (text == "self" || text.starts_with("self.")) && !text.contains('(')
+    });
+    let known = context.project.methods.get(name).filter(|_| !is_own && of_self);
+    known.is_some_and(|known| known.passes && !known.others)
+}
+
+/// Returns `true` for a method that a base class leaves to its subclasses.
+fn is_abstract(facts: &Facts, id: FunctionId) -> bool {
+    let text = facts.slice(facts.function(id).span);
+    let body = text.rsplit(':').next().unwrap_or_default().trim();
+    text.contains("NotImplementedError") || body == "pass" || body == "..."
+}
+
+/// Mode of the model of a pass: the last switch before it in the function, by itself or in a called function.
+pub(crate) fn mode_of<'a>(facts: &'a Facts, pass: &Pass<'_>) -> Option<&'a Op> {
+    let around: Vec<_> = facts.guards_of(pass.site.guard).collect();
+    let modes = facts.ops.iter().filter(|op| {
+        matches!(op.kind, OpKind::EvalMode | OpKind::TrainMode)
+            && op.site.function == pass.site.function
+            && op.site.order < pass.site.order
+            && op.call != Some(pass.span)
+            && is_of(facts, op, pass)
+    });
+    let modes: Vec<&Op> = modes.collect();
+    let last = *modes.last()?;
+    // One test may choose between the two, as for the phases of a loop.
+    let chosen = facts.guards_of(last.site.guard).filter(|id| !around.contains(id)).any(|id| {
+        let test = facts.guard(id).test;
+        modes.iter().any(|op| {
+            op.kind != last.kind
+                && facts.guards_of(op.site.guard).any(|other| other != id && facts.guard(other).test == test)
+        })
+    });
+    (!chosen).then_some(last)
+}
+
+/// Returns `true` if a switch of the mode concerns the model of a pass.
+fn is_of(facts: &Facts, mode: &Op, pass: &Pass<'_>) -> bool {
+    let (of, name) = (mode.receiver.as_str(), pass.receiver);
+    let within = |whole: &str, part: &str| {
+        part.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    // Methods of the object run its models.
+    let by_self = !pass.is_own && name == "self" && within("self", of);
+    // `self.set_eval()`, `self.process(batch)`
+    let by_methods = mode.via.is_some() && !pass.is_own;
+    by_self
+        || by_methods
+        || within(of, name)
+        || pass.weights.is_some_and(|weights| facts.overlap(&mode.weights, weights) == Overlap::Yes)
+        || !pass.is_own && words(facts.slice(pass.span)).any(|word| word == of)
+}
+
+/// Returns `true` if a value of a loop is given to a pass: a variable of it, or what it computes.
+pub(crate) fn is_fed_by(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
+    let found = context.facts.looped(looped);
+    let call = context.slice(pass.span);
+    let mut words = call.split(|c: char| !(c.is_alphanumeric() || c == '_')).skip(1);
+    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word))
+}

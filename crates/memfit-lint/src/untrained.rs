@@ -1,0 +1,200 @@
+//! Models that no optimizer holds and that a training step calls with gradients on: teachers, reference
+//! models, frozen encoders whose parameters still require gradients.
+
+use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, StoreKind};
+
+use crate::passes::is_pass;
+use crate::query::{optimizers_of, words};
+use crate::rule::{Context, Findings};
+
+/// Reports passes of models that are not trained, on inputs without a graph.
+pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for op in facts.ops.iter().filter(|op| op.site.grad == Grad::On && is_pass(context, op)) {
+        let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
+        let at = op.call.unwrap_or(op.span);
+        let known = findings.found.iter().any(|found| found.span == at || found.span == op.span);
+        let Some(call) = facts.calls.iter().find(|call| call.span == at).filter(|_| !known) else { continue };
+        // A gradient may have to reach the inputs.
+        let feeds = call.arguments.iter().any(|argument| argument.value.graph.is_certain());
+        if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, call) {
+            continue;
+        }
+        let Some(trained) = training_step(context, op) else { continue };
+        if !is_untrained(context, op, model)
+            || is_trained_or_frozen(context, op, model)
+            || context.may_be_without_grad(op.site.function)
+        {
+            continue;
+        }
+        let found = findings.report(
+            at,
+            format!("`{model}` is not trained, and its activations are saved for gradients that nobody uses"),
+        );
+        found.help(format!("call it under `torch.no_grad()`, or freeze it: `{model}.requires_grad_(False)`"));
+        if let Some(span) = trained {
+            found.label(span, "the backward pass of this training step");
+        }
+    }
+}
+
+/// Returns `true` for `teacher(x).detach()`, and for an output that is bound to its own detached value: the
+/// graph is gone before anything else is computed.
+fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
+    let rest = &facts.text[(call.span.end as usize).min(facts.text.len())..];
+    let next = rest.lines().nth(1).unwrap_or_default().trim();
+    let rebound = facts.bound_to(call.span).is_some_and(|name| {
+        next.strip_prefix(name).is_some_and(|rest| {
+            rest.trim_start().starts_with('=') && rest.contains(&format!("{name}.detach()"))
+        })
+    });
+    rest.starts_with(".detach()") || rest.starts_with(".data") || rebound
+}
+
+/// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework runs it.
+#[expect(clippy::option_option, reason = "a step that a framework runs has no backward pass in the text")]
+fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
+    let facts = context.facts;
+    let function = facts.function(op.site.function);
+    let passes = |other: &&Op| matches!(other.kind, OpKind::Backward(_)) && other.via.is_none();
+    let same = |other: &&Op| {
+        other.site.function == op.site.function
+            && other.site.order > op.site.order
+            && other.site.looped == op.site.looped
+    };
+    if let Some(pass) = facts.ops.iter().filter(passes).find(same) {
+        return Some(Some(pass.span));
+    }
+    let name = function.name.rsplit('.').next().unwrap_or_default();
+    let is_managed = function.class.is_some_and(|class| facts.class(class).is_managed);
+    if is_managed && ["compute_loss", "training_step"].contains(&name) {
+        return Some(None);
+    }
+    // A caller differentiates what it returns.
+    let called = |call: &&Call| call.function == Some(op.site.function) && call.site.grad == Grad::On;
+    let callers = facts.calls.iter().filter(called).filter(|_| function.hands_on);
+    callers.into_iter().find_map(|call| {
+        let mut own = facts
+            .ops
+            .iter()
+            .filter(passes)
+            .filter(|pass| pass.site.function == call.site.function && pass.site.order > call.site.order);
+        own.find(|pass| match &pass.kind {
+            OpKind::Backward(backward) => backward.loss.graph.may_share(&call.result.graph),
+            _ => false,
+        })
+        .map(|pass| Some(pass.span))
+    })
+}
+
+/// Returns `true` if the text shows that a model is not trained: it is only evaluated, or it is loaded and
+/// stands beside the model that the optimizer holds.
+fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
+    let facts = context.facts;
+    let of = |mode: OpKind| {
+        facts.ops.iter().any(|other| {
+            other.kind == mode
+                && (other.receiver == model || facts.overlap(&other.weights, &op.weights) == Overlap::Yes)
+        })
+    };
+    let function = facts.function(op.site.function);
+    // A trainer of Hugging Face trains `self.model` alone.
+    let managed = function.class.filter(|class| {
+        facts.class(*class).bases.iter().any(|base| base.ends_with("Trainer"))
+            && facts.class(*class).is_managed
+    });
+    let beside = managed.is_some() && model.starts_with("self.") && model != "self.model";
+    let last = words(model).last().unwrap_or_default();
+    let loaded = facts.calls.iter().any(|call| {
+        let bound = facts.bound_to(call.span).is_some_and(|target| words(target).last() == Some(last));
+        let made = call
+            .path
+            .as_deref()
+            .is_some_and(|path| path.ends_with(".from_pretrained") || path == "copy.deepcopy");
+        bound && made && context.slice(call.span).lines().count() < 12
+    });
+    let evaluated = of(OpKind::EvalMode) || made_evaluating(facts, last);
+    !of(OpKind::TrainMode) && (evaluated || beside || loaded && trains_another(facts, last))
+}
+
+/// Returns `true` for `teacher = make().eval()`.
+fn made_evaluating(facts: &Facts, last: &str) -> bool {
+    facts
+        .calls
+        .iter()
+        .filter(|call| call.is_method("eval") && call.arguments.is_empty())
+        .any(|call| facts.bound_to(call.span).is_some_and(|target| words(target).last() == Some(last)))
+}
+
+/// Returns `true` if an optimizer of the text holds parameters of a model of another name.
+fn trains_another(facts: &Facts, last: &str) -> bool {
+    facts.calls.iter().any(|call| {
+        matches!(call.result.kind, Kind::Optimizer)
+            && facts.slice(call.span).contains(".parameters()")
+            && !words(facts.slice(call.span)).any(|word| word == last)
+    })
+}
+
+/// Returns `true` if an optimizer may hold a model, or its parameters may require no gradients.
+fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
+    let facts = context.facts;
+    let last = words(model).last().unwrap_or_default();
+    if context.project.frozen.contains(last) || optimizers_of(facts, model, &op.weights).next().is_some() {
+        return true;
+    }
+    // Without an optimizer in the text, another file may hold the parameters; a framework holds its own.
+    let named = |call: &Call| {
+        let target = facts.bound_to(call.span).unwrap_or_default();
+        let last = target.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+        (last.starts_with("opt") || last.contains("optim")) && facts.slice(call.span).contains("parameters()")
+    };
+    let mut optimizers = facts
+        .calls
+        .iter()
+        .filter(|call| matches!(call.result.kind, Kind::Optimizer) || named(call))
+        .peekable();
+    let is_managed =
+        facts.function(op.site.function).class.is_some_and(|class| facts.class(class).is_managed);
+    if optimizers.peek().is_none() && !is_managed {
+        return true;
+    }
+    // `Adam(params)`, where the list is made elsewhere.
+    let told =
+        |call: &Call| call.result.weights.is_exact() || facts.slice(call.span).contains(".parameters()");
+    if !optimizers.all(told) {
+        return true;
+    }
+    let frozen = facts.ops.iter().any(|other| {
+        matches!(other.kind, OpKind::RequireGrad { on } if on != Some(true))
+            && (other.receiver == model
+                || words(&other.receiver).any(|word| word == last)
+                || facts.overlap(&other.weights, &op.weights) == Overlap::Yes)
+    });
+    // `freeze(teacher)`, `set_requires_grad(vae, False)`, a list of parameters.
+    let handed = facts.calls.iter().any(|call| {
+        let name = context.slice(call.callee).rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+        let given = call
+            .arguments
+            .iter()
+            .any(|argument| words(context.slice(argument.value_span)).any(|word| word == last));
+        let own = call.receiver.as_ref().is_some_and(|of| words(context.slice(of.span)).last() == Some(last));
+        (given || own)
+            && (name.contains("freeze")
+                || name.contains("grad")
+                || name.contains("frozen")
+                || name.contains("prepare") && given)
+            || own && (name == "parameters" || name == "named_parameters") && !is_read(facts, call)
+    });
+    let shared = facts.stores.iter().any(|store| {
+        store.kind == StoreKind::Assign
+            && words(&store.target).last() == Some(last)
+            && words(context.slice(store.value_span)).any(|word| word == "requires_grad" || word == "freeze")
+    });
+    frozen || handed || shared || facts.text.contains(&format!("{last}.requires_grad"))
+}
+
+/// Returns `true` for `p` of `for p in model.parameters():` that a loop only reads, as a moving average does.
+fn is_read(facts: &Facts, call: &Call) -> bool {
+    let line = facts.before_on_line(call.span);
+    line.trim_start().starts_with("for ") && line.contains("zip(")
+}
