@@ -92,8 +92,9 @@ SETS = {
         HERE / "planted-third-readings.toml",
         {"third": "bugs of the third set"},
         "`memfit check` on a third set of planted bugs",
-        "This set was planted blind, after the rules had been mended on the [second set](check-planted-second.md): "
-        "its first reading says how the mended rules do on code that they have not seen.",
+        "This set was planted blind, after the rules had been mended on the [first](check-planted.md) and the "
+        "[second set](check-planted-second.md): its first reading says how the mended rules do on code that they "
+        "have not seen.",
     ),
 }
 
