@@ -41,7 +41,7 @@ def test_failures_from_large_copies_of_unknown_values_are_blamed_on_them(tmp_pat
 COUNTS = {
     "one by one": "sum(bool(each > 0.5) for each in scores[:2000].cpu())",
     "by device": "int((scores.to('cpu').numpy() > 0.5).sum())",
-    "copied into": "int((torch.empty_like(scores, device='cpu').copy_(scores) > 0.5).sum())",
+    "copied into": "int((torch.empty_like(scores, device='cpu').copy_(other=scores) > 0.5).sum())",
     "as a list": "sum(each > 0.5 for each in scores.tolist())",
     "forced": "int((scores.numpy(force=True) > 0.5).sum())",
     "sent up again": "int((scores.cpu().to(device) > 0.5).sum())",

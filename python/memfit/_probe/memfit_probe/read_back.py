@@ -122,8 +122,9 @@ class Reads:
 
     def _copying_into(self, original):
         @functools.wraps(original)
-        def copy(target, source, *args, **kwargs):
-            result = original(target, source, *args, **kwargs)
+        def copy(target, *args, **kwargs):
+            result = original(target, *args, **kwargs)
+            source = args[0] if args else kwargs.get("other")
             if type(source) in self.plain and source.is_cuda and not target.is_cuda:
                 self._copied_large(source, target)
             return result
