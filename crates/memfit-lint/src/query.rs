@@ -2,7 +2,7 @@
 
 use memfit_source::{
     Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Overlap,
-    Site, Span, Store, StoreKind, Weights, Window,
+    Site, Span, Store, StoreKind, Value, Weights, Window,
 };
 
 use crate::rule::Context;
@@ -242,7 +242,7 @@ pub(crate) fn is_batch_loop(facts: &Facts, looped: LoopId) -> bool {
 }
 
 /// Returns `true` if a value is on a GPU and is not a scalar.
-pub(crate) fn is_large_on_gpu(value: &memfit_source::Value) -> bool {
+pub(crate) fn is_large_on_gpu(value: &Value) -> bool {
     value.device.is_gpu() && !value.is(Flags::SCALAR)
 }
 
@@ -257,4 +257,15 @@ pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
 /// only, which brought `item()`.
 pub(crate) fn is_volatile(facts: &Facts, part: &str) -> bool {
     part.contains("volatile=") && !facts.text.contains(".item()")
+}
+
+/// Returns `true` for a batch of a loader that accelerate or Fabric prepares: they move the batches.
+pub(crate) fn is_prepared(facts: &Facts, batch: &Value) -> bool {
+    let prepares = ["prepare", "setup_dataloaders"];
+    let is_it = |kind: &Kind| matches!(kind, Kind::Loader(id) if id.is_some() && *id == batch.loader);
+    facts
+        .calls
+        .iter()
+        .filter(|call| prepares.iter().any(|name| call.is_method(name)))
+        .any(|call| call.arguments.iter().any(|argument| is_it(&argument.value.kind)))
 }

@@ -16,10 +16,11 @@ const MAX_ENTRIES: usize = 4096;
 /// A release: its first two numbers.
 type Release = (u32, u32);
 
-/// The PyTorch releases that a project allows.
+/// The PyTorch releases that a project supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AllowedTorch {
-    /// All allowed releases are older than this one; `None` if there is no such limit.
+    /// The oldest environment that the project states has a release below this one; `None` if there is no
+    /// such limit.
     below: Option<Release>,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct AllowedTorch {
 pub(crate) type LazyTorch<'a> = LazyCell<AllowedTorch, &'a dyn Fn() -> AllowedTorch>;
 
 impl AllowedTorch {
-    /// Returns `true` if the project may run with this release or a later one.
+    /// Returns `true` if all environments of the project may have this release or a later one.
     pub(crate) fn reaches(self, release: Release) -> bool {
         self.below.is_none_or(|below| release < below)
     }
@@ -35,22 +36,37 @@ impl AllowedTorch {
     /// The limit that the requirement files of a folder state; `None` if none of them names PyTorch.
     fn of_folder(folder: &Path) -> Option<Self> {
         let entries = std::fs::read_dir(folder).ok()?;
-        let files = entries.take(MAX_ENTRIES).flatten().map(|entry| entry.path());
-        // Of several files, such as one for each platform, the one with the latest release counts.
-        files
-            .filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(states_requirements))
-            .filter_map(|path| Self::of_text(&read(&path)?))
-            .reduce(Self::latest)
+        let files: Vec<PathBuf> = entries.take(MAX_ENTRIES).flatten().map(|entry| entry.path()).collect();
+        let named = |is_it: fn(&str) -> bool| {
+            files
+                .iter()
+                .filter(move |path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_it))
+        };
+        let stated = named(states_requirements).filter_map(|path| Self::of_text(&read(path)?));
+        let stated = stated.reduce(Self::oldest);
+        if stated.is_some_and(|stated| stated.below.is_some()) {
+            return stated;
+        }
+        let commands = named(tells_how_to_install).filter_map(|path| Self::of_commands(&read(path)?));
+        commands.reduce(Self::oldest).or(stated)
     }
 
     /// The limit in the text of a requirement file; `None` if it does not name PyTorch.
     fn of_text(text: &str) -> Option<Self> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-        lines.flat_map(requirements).reduce(Self::latest)
+        lines.flat_map(requirements).reduce(Self::oldest)
     }
 
-    fn latest(self, other: Self) -> Self {
-        Self { below: self.below.zip(other.below).map(|(one, other)| one.max(other)) }
+    /// The limit in the `pip install` and `conda install` commands of a guide; `None` if none pins PyTorch.
+    fn of_commands(text: &str) -> Option<Self> {
+        let commands =
+            text.lines().filter(|line| line.contains("pip install") || line.contains("conda install"));
+        commands.flat_map(requirements).filter(|stated| stated.below.is_some()).reduce(Self::oldest)
+    }
+
+    /// Of several statements, such as one for each platform, the one with the oldest release counts.
+    fn oldest(self, other: Self) -> Self {
+        Self { below: self.below.into_iter().chain(other.below).min() }
     }
 }
 
@@ -87,6 +103,12 @@ fn states_requirements(name: &str) -> bool {
         "yml" | "yaml" => ["requirements", "environment", "conda"].iter().any(|word| stem.contains(word)),
         _ => ["setup.py", "setup.cfg", "pyproject.toml"].contains(&name),
     }
+}
+
+/// Returns `true` for a project's guide to its installation.
+fn tells_how_to_install(name: &str) -> bool {
+    let stem = name.strip_suffix(".md").or_else(|| name.strip_suffix(".rst")).unwrap_or_default();
+    ["readme", "install", "installation"].contains(&stem.to_ascii_lowercase().as_str())
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -158,8 +180,9 @@ mod tests {
             ("torch>=2.0", Some(None)),
             ("torch", Some(None)),
             // Another line for another platform.
-            ("torch==1.8.1\ntorch==2.1.0", Some(Some((2, 2)))),
-            ("torch==1.8.1\ntorch", Some(None)),
+            ("torch==1.8.1\ntorch==2.1.0", Some(Some((1, 9)))),
+            ("torch>=2.0\ntorch==2.2.1", Some(Some((2, 3)))),
+            ("torch==1.8.1\ntorch", Some(Some((1, 9)))),
             ("torchvision==0.9.1\npytorch-lightning==1.2\ntorch-geometric==1.7", None),
             ("channels:\n  - pytorch", None),
             ("import torch.nn as nn", None),
@@ -189,6 +212,22 @@ mod tests {
         assert!(!reaches("project/new", (2, 5)));
         std::fs::create_dir(path("alone")).unwrap();
         assert!(Requirements::default().of_folder(&path("alone"), Path::new("")).reaches((9, 0)));
+    }
+
+    #[test]
+    fn the_oldest_environment_counts_and_a_guide_only_without_one() {
+        let root = tempfile::tempdir().unwrap();
+        let of_folder = || AllowedTorch::of_folder(root.path()).map(|allowed| allowed.below);
+        let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
+        write("INSTALL.md", "PyTorch>=1.7\n\n    pip install torch==1.8.0+cu111 torchvision==0.9.0+cu111\n");
+        assert_eq!(of_folder(), Some(Some((1, 9))));
+        write("setup.cfg", "install_requires =\n    torch >= 2.0.0\n");
+        assert_eq!(of_folder(), Some(Some((1, 9))));
+        write("environment.yml", "  - pip:\n    - torch==2.2.1\n");
+        assert_eq!(of_folder(), Some(Some((2, 3))));
+        write("INSTALL.md", "pip install torch torchvision==0.9.0");
+        std::fs::remove_file(root.path().join("environment.yml")).unwrap();
+        assert_eq!(of_folder(), Some(None));
     }
 
     #[test]

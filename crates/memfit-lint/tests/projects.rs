@@ -177,6 +177,45 @@ fn advice_that_came_with_a_later_release_is_not_given() {
 }
 
 #[test]
+fn a_model_that_another_file_makes_and_that_freezes_itself_is_frozen() {
+    let encoder = "\
+import torch
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.requires_grad_(False)
+
+    def forward(self, x):
+        return self.layer(x)
+
+def get_model():
+    return Encoder()
+";
+    let extract = "\
+import torch
+from encoder import Encoder, get_model
+
+made = get_model().eval()
+for x in things:
+    out = made(x)
+own = Encoder()
+own.eval()
+for x in things:
+    out = own(x)
+";
+    let trained = encoder.replace("        self.requires_grad_(False)\n", "");
+    let files = [
+        ("frozen/encoder.py", encoder),
+        ("frozen/extract.py", extract),
+        ("trained/encoder.py", &*trained),
+        ("trained/extract.py", extract),
+    ];
+    assert_eq!(files_with_finding("eval-without-no-grad", &files), ["trained/extract.py"]);
+}
+
+#[test]
 fn star_imports_are_followed() {
     let meters = "\
 class Meter:

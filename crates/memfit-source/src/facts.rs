@@ -131,6 +131,8 @@ pub struct Class {
     pub parts: Vec<String>,
     /// Attribute in which its forward pass hands a state with its graph to the next one.
     pub carries: Option<String>,
+    /// Its `__init__` sets all its parameters to require no gradients.
+    pub is_frozen: bool,
 }
 
 /// Iterable of a loop.

@@ -15,6 +15,7 @@ const LONG_FOR_A_REASON: &[(&str, &str)] = &[
     ("crates/memfit-cuda-libraries/api", "one line a function of a library: the list is the documentation"),
     ("crates/memfit-nvml/api", "one line a function of a library: the list is the documentation"),
     ("crates/memfit-devices/data", "one table of cards"),
+    ("crates/memfit-lint/specs", "one specification for each rule, with all its examples"),
     ("measurements", "results of runs"),
     ("scripts/strangers/scripts.toml", "one table of scripts, with what was read of each"),
     ("scripts/accuracy/cases", "tables of published figures, with what each source states"),

@@ -26,6 +26,7 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#memory-pinning)
 
+use crate::query::is_prepared;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -44,6 +45,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(made) = loader.and_then(|id| facts.loader(id)) else { continue };
         let pinned = made.keyword("pin_memory").is_some_and(|argument| argument.value.truth() == Some(true));
         if !pinned
+            || call.receiver.as_ref().is_some_and(|receiver| is_prepared(facts, &receiver.value))
             || !call.result.device.is_gpu()
             || call.is_open()
             || call.keyword("non_blocking").is_some()

@@ -55,8 +55,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let grown = if store.kind == StoreKind::Join { store.grows } else { grows(facts, store) };
         let Some(looped) = grown else { continue };
-        // Only loops over data, not over a few parts.
-        if !facts.enclosing(store.site.looped).any(|id| facts.over_batches(id))
+        // Only loops over data, not over a few parts. Around the loop in which it grows, it is made anew.
+        let mut growing =
+            facts.enclosing(store.site.looped).take_while(|id| Some(*id) != facts.looped(looped).parent);
+        if !growing.any(|id| facts.over_batches(id))
+            || is_dictionary(context, store)
             || cut && joined_on_device(context, &store.target)
         {
             continue;
@@ -72,6 +75,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help(format!("move it to the host with `{way}`, or store only what you compute from it"))
             .fix(Fix::unsafe_("Move it to the host", vec![Edit::insert(store.value_span.end, way)]));
     }
+}
+
+/// Returns `true` for a value into which the function stores items by name: a dictionary, such as one of
+/// metrics.
+fn is_dictionary(context: &Context<'_>, store: &Store) -> bool {
+    let name = context.slice(store.value_span);
+    let items = |other: &&Store| other.kind == StoreKind::Item && other.target == name;
+    context.facts.stores.iter().filter(items).any(|other| {
+        let key = context.slice(other.span).strip_prefix(name).and_then(|rest| rest.strip_prefix('['));
+        let quoted = key.map(|key| key.strip_prefix('f').unwrap_or(key));
+        other.site.function == store.site.function && quoted.is_some_and(|key| key.starts_with(['"', '\'']))
+    })
 }
 
 /// Returns `true` if the container is concatenated on the GPU, so that it is needed there.

@@ -27,6 +27,9 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#memory-pinning)
 
+use memfit_source::{Call, Facts};
+
+use crate::query::is_prepared;
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -40,6 +43,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let loader = call.receiver.as_ref().and_then(|receiver| receiver.value.loader).filter(|_| asked);
         let Some(made) = loader.and_then(|id| facts.loader(id)) else { continue };
         if made.is_open()
+            || !is_repeated(facts, call)
+            || call.receiver.as_ref().is_some_and(|receiver| is_prepared(facts, &receiver.value))
             || made.keyword("pin_memory").is_some_and(|argument| argument.value.truth() != Some(false))
             || seen.contains(&made.span)
         {
@@ -53,4 +58,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("give the loader `pin_memory=True`")
             .fix(fix.and_then(|edit| Fix::safe("Pin the batches", vec![edit])));
     }
+}
+
+/// Returns `true` for a call in a loop, or in a function that is not called from outside of loops only.
+fn is_repeated(facts: &Facts, call: &Call) -> bool {
+    let function = call.site.function;
+    let mut callers = facts.calls.iter().filter(|other| other.function == Some(function)).peekable();
+    let unseen = function != memfit_source::FunctionId::MODULE && callers.peek().is_none();
+    call.site.looped.is_some() || unseen || callers.any(|caller| caller.site.looped.is_some())
 }

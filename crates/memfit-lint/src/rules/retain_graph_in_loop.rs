@@ -56,7 +56,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 second.loss_span != backward.loss_span
                     && !is_over
                     && !are_exclusive(facts, op, other)
-                    && second.loss.graph.may_share(&backward.loss.graph)
+                    && (second.loss.graph.may_share(&backward.loss.graph)
+                        || takes_unknown_graph(op) && takes_unknown_graph(other))
             }
             OpKind::AutogradGrad => true,
             _ => false,
@@ -105,6 +106,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
     }
+}
+
+/// Returns `true` for a backward pass through models whose inputs may have a graph of their own: that of a
+/// model whose code is not known, for example.
+fn takes_unknown_graph(op: &Op) -> bool {
+    op.weights.is_known() && !op.weights.is_exact()
 }
 
 /// Returns `true` if two operations are in different branches of one `if`.

@@ -207,6 +207,8 @@ impl Flags {
     pub const COPIED: Self = Self(1 << 23);
     /// The last operation was the logarithm of a softmax.
     pub const LOG_SOFTMAX: Self = Self(1 << 25);
+    /// A model without parameters, such as an activation function.
+    pub const PARAMETERLESS: Self = Self(1 << 27);
     /// Computed from the name's own value before, without its graph.
     pub const CUT_OFF: Self = Self(1 << 24);
 

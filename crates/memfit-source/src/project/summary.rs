@@ -68,6 +68,8 @@ pub(crate) struct ClassExport {
     pub(crate) parts: Vec<String>,
     /// Attribute in which its forward pass hands a state to the next one.
     pub(crate) carries: Option<String>,
+    /// Its `__init__` sets all its parameters to require no gradients.
+    pub(crate) is_frozen: bool,
     /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }

@@ -163,11 +163,12 @@ impl<'a> Walker<'a> {
             return self.call_method(node, call, receiver, name, &inputs);
         }
         match &target.kind {
+            Kind::Module if target.is(Flags::PARAMETERLESS) => self.call_operation(call, target, &inputs),
             Kind::Module => self.call_module(call, target),
             Kind::Criterion { sums, .. } => self.call_loss(call, *sums, &inputs),
             Kind::Class(id) => {
                 let class = self.facts.class(*id);
-                let (is_module, norm) = (class.is_module, class.has_batch_norm);
+                let (is_module, norm, frozen) = (class.is_module, class.has_batch_norm, class.is_frozen);
                 let is_loss = class.name.ends_with("Loss");
                 let steps = class.bases.iter().any(|base| base.ends_with("Optimizer"));
                 if let Some(init) = self.method_of(*id, "__init__", 0) {
@@ -190,7 +191,7 @@ impl<'a> Walker<'a> {
                     _ => Weights::default(),
                 };
                 made.class = Some(*id).filter(|_| is_module);
-                made
+                if is_module && frozen { made.with_flags(Flags::FROZEN) } else { made }
             }
             Kind::Path(path) => {
                 let path = path.clone();
@@ -285,6 +286,7 @@ impl<'a> Walker<'a> {
                     }
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
+                        let frozen = if class.is_frozen { Flags::FROZEN } else { Flags::NONE };
                         let last = self
                             .method_there(path, "forward")
                             .map_or(Flags::NONE, |own| own.last_operation());
@@ -293,7 +295,7 @@ impl<'a> Walker<'a> {
                         self.set_outputs(&weights, forward.and_then(|own| own.last_operations()));
                         return Value {
                             weights,
-                            ..Value::from_kind(Kind::Module).with_flags(norm.union(last))
+                            ..Value::from_kind(Kind::Module).with_flags(norm.union(frozen).union(last))
                         };
                     }
                     return Value::from_kind(Kind::Imported(path.into()));
@@ -436,7 +438,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn call_known(&mut self, call: &Call, path: &str, known: CallResult, inputs: &Graph) -> Value {
+    pub(super) fn call_known(&mut self, call: &Call, path: &str, known: CallResult, inputs: &Graph) -> Value {
         match known {
             CallResult::Made(Kind::Criterion { which, .. }, flags) => {
                 let sums =

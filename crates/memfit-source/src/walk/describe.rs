@@ -53,6 +53,7 @@ impl<'a> Walker<'a> {
                     || imported.iter().any(|(_, class)| class.has_batch_norm),
                 parts: self.parts(node),
                 carries: self.carried(node),
+                is_frozen: self.freezes_itself(node),
                 bases: bases.clone(),
             };
             self.facts.classes.push(class);
@@ -171,10 +172,7 @@ impl Walker<'_> {
         if ["no_grad", "detach", "requires_grad_", "requires_grad ="].iter().any(|word| text.contains(word)) {
             return Vec::new();
         }
-        let init = class.body.iter().find_map(|statement| match statement {
-            Stmt::FunctionDef(method) if method.name.id.as_str() == "__init__" => Some(method),
-            _ => None,
-        });
+        let init = method(class, "__init__");
         let assigned = init.into_iter().flat_map(|init| &init.body).filter_map(|statement| match statement {
             Stmt::Assign(assign) => match assign.targets.as_slice() {
                 [Expr::Attribute(target)] if self.slice(span(&*target.value)) == "self" => {
@@ -190,6 +188,39 @@ impl Walker<'_> {
         };
         assigned.filter(|(_, made)| layered(made)).map(|(name, _)| name.to_owned()).collect()
     }
+
+    /// Returns `true` if a class's `__init__` ends with all parameters set to require no gradients.
+    fn freezes_itself(&self, class: &StmtClassDef) -> bool {
+        let text = |statement: &Stmt| self.slice(span(statement));
+        let freezes = |statement: &Stmt| {
+            let line = text(statement);
+            let each = line.starts_with("for ") && line.contains(" in self.parameters():");
+            line == "self.requires_grad_(False)"
+                || each
+                    && [".requires_grad = False", ".requires_grad_(False)"]
+                        .iter()
+                        .any(|end| line.contains(end))
+        };
+        // `self.freeze()`
+        let calls = |statement: &Stmt| {
+            let name = text(statement).strip_prefix("self.").and_then(|line| line.strip_suffix("()"));
+            name.and_then(|name| method(class, name)).is_some_and(|own| own.body.iter().any(freezes))
+        };
+        let Some(init) = method(class, "__init__") else { return false };
+        let Some(at) = init.body.iter().position(|line| freezes(line) || calls(line)) else { return false };
+        let layered = |line: &Stmt| super::weights::LAYERS.iter().any(|layer| text(line).contains(layer));
+        let thaws = ["requires_grad = True", "requires_grad_(True)", "requires_grad_()"];
+        let whole = self.slice(span(class));
+        !init.body[at..].iter().any(layered) && !thaws.iter().any(|word| whole.contains(word))
+    }
+}
+
+/// Method of a class by its name.
+fn method<'c>(class: &'c StmtClassDef, name: &str) -> Option<&'c ruff_python_ast::StmtFunctionDef> {
+    class.body.iter().find_map(|statement| match statement {
+        Stmt::FunctionDef(method) if method.name.id.as_str() == name => Some(method),
+        _ => None,
+    })
 }
 
 /// Returns `true` for decorators known to keep the autograd mode.

@@ -202,9 +202,10 @@ fn torch(rest: &str, last: &str) -> CallResult {
             _ if name.starts_with("BatchNorm") || name == "SyncBatchNorm" => {
                 CallResult::Made(Kind::Module, Flags::BATCH_NORM)
             }
-            "Softmax" => CallResult::Made(Kind::Module, Flags::SOFTMAX),
-            "LogSoftmax" => CallResult::Made(Kind::Module, Flags::LOG_SOFTMAX),
-            "Sigmoid" => CallResult::Made(Kind::Module, Flags::SIGMOID),
+            "Softmax" => CallResult::Made(Kind::Module, Flags::SOFTMAX.union(Flags::PARAMETERLESS)),
+            "LogSoftmax" => CallResult::Made(Kind::Module, Flags::LOG_SOFTMAX.union(Flags::PARAMETERLESS)),
+            "Sigmoid" => CallResult::Made(Kind::Module, Flags::SIGMOID.union(Flags::PARAMETERLESS)),
+            _ if is_parameterless(name) => CallResult::Made(Kind::Module, Flags::PARAMETERLESS),
             _ if last.chars().next().is_some_and(char::is_uppercase) => {
                 CallResult::Made(Kind::Module, Flags::NONE)
             }
@@ -250,6 +251,37 @@ fn torch(rest: &str, last: &str) -> CallResult {
         return CallResult::Number;
     }
     CallResult::Tensor(Flags::NONE)
+}
+
+/// Returns `true` for the modules of `torch.nn` without parameters.
+fn is_parameterless(name: &str) -> bool {
+    let families =
+        ["Dropout", "MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool", "Upsampl", "Softm"];
+    let others = [
+        "ReLU",
+        "ReLU6",
+        "LeakyReLU",
+        "ELU",
+        "SELU",
+        "CELU",
+        "GELU",
+        "SiLU",
+        "Mish",
+        "Tanh",
+        "Hardtanh",
+        "Hardsigmoid",
+        "Hardswish",
+        "LogSigmoid",
+        "Softplus",
+        "Softsign",
+        "Flatten",
+        "Unflatten",
+        "Identity",
+        "CosineSimilarity",
+        "PairwiseDistance",
+        "PixelShuffle",
+    ];
+    families.iter().any(|family| name.starts_with(family)) || others.contains(&name)
 }
 
 fn made_loss(which: Criterion) -> CallResult {

@@ -516,10 +516,15 @@ pub(super) fn has_no_gradient(name: &str) -> bool {
             | "isnan"
             | "isfinite"
             | "one_hot"
+            | "new_empty"
+            | "new_full"
+            | "new_ones"
+            | "new_tensor"
+            | "new_zeros"
     )
 }
 
-/// Tensor methods that take sizes, dimensions and counts, and no other tensor.
+/// Tensor methods that take sizes, dimensions and counts, or of another tensor its type or shape only.
 fn takes_sizes(name: &str) -> bool {
     matches!(
         name,
@@ -541,6 +546,11 @@ fn takes_sizes(name: &str) -> bool {
             | "unfold"
             | "tile"
             | "repeat_interleave"
+            | "type"
+            | "type_as"
+            | "view_as"
+            | "reshape_as"
+            | "expand_as"
     )
 }
 

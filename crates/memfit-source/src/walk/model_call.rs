@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Walker;
+use super::library_calls::CallResult;
 use crate::facts::{Call, Device, Flags, Grad, Graph, Kind, OpKind, Value};
 use crate::project::Summary;
 
@@ -76,6 +77,18 @@ impl Walker<'_> {
         let last =
             last.map_or(module.flags.intersection(LAST_OPERATIONS), |summary| summary.last_operation());
         Value::tensor(graph).with_device(device).with_flags(flags.union(last))
+    }
+
+    /// Call of a module without parameters: no forward pass of a model, but an operation on its inputs.
+    pub(super) fn call_operation(&mut self, call: &Call, module: &Value, inputs: &Graph) -> Value {
+        let last = CallResult::Tensor(module.flags.intersection(LAST_OPERATIONS));
+        let mut result = self.call_known(call, "torch.nn", last, inputs).with_flags(Flags::OUTPUT);
+        // Modules are called on activations: where nothing is known of these, they have a graph.
+        if self.frame.grad == Grad::On && !inputs.is_none() && !inputs.is_certain() {
+            let weights = self.weights_of(self.slice(call.callee), module).with_unknown_owners();
+            result.graph = self.forward(&inputs.uncut(), weights).0;
+        }
+        result
     }
 
     /// Result of a method of a model: a pass through the model's parameters, if the method runs one.

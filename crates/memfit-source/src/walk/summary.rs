@@ -29,6 +29,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 has_batch_norm: class.has_batch_norm,
                 parts: class.parts.clone(),
                 carries: class.carries.clone(),
+                is_frozen: class.is_frozen,
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
