@@ -28,7 +28,8 @@ thread_local! {
     static FLIPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Maximum number of conditions that are inverted in a thread. Beyond it, the probe inverts those whose place it knows.
+/// Maximum number of conditions that are inverted in a thread. Beyond it, the probe inverts those whose place
+/// it knows.
 const MAX_FLIPS: u64 = 1000;
 
 /// Numbers that a repeated run reads in place of 0: for a position, which is one of at least two, ...
