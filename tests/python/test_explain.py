@@ -74,6 +74,9 @@ def drive(folder: Path, scripts: list[str], memory: int = MEMORY) -> dict[str, d
         "0",
         "--show-output",
         "--no-prove",
+        # No further run with other values, which would print the results again.
+        "--sizes",
+        "1",
     ]
     answer = invoke([*arguments, "--", sys.executable, str(DRIVER), str(folder), *scripts], cwd=folder)
     lines = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith('{"script"')]

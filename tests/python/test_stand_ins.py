@@ -350,7 +350,7 @@ def test_weights_of_timm_and_tables_of_datasets_are_stood_in_for(tmp_path: Path)
     assert set(said["labels"]) <= {0, 1}
     assert said["texts"]
     assert said["here"] == "the data that are here", "what is here is never stood in for"
-    assert noted(answer, "timm", "keeps the weights")
+    assert noted(answer, "timm", "keeps its initial weights")
     assert noted(answer, "`glue`", "ConnectionError", "50 rows")
 
     answer = ask(LACKING, tmp_path, "--synthetic-weights", "--synthetic-data")

@@ -92,6 +92,10 @@ class Notes:
         if not self.sharded and any(hasattr(parameter, "_local_tensor") for parameter, _ in parameters):
             self.sharded = True
 
+    def roots(self):
+        """Return the outermost modules."""
+        return self._roots.things()
+
     def copies(self):
         """Note copies of the parameters of all outermost modules."""
         copies.note(self, self._roots.things())

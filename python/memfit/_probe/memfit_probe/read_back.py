@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 
-from . import asserts, assumed_lines, channel, device, flows, imports, other_data, unknown_floats
+from . import asserts, assumed_lines, channel, device, flows, holdings, imports, other_data, unknown_floats
 from .oom import frames_here, stack
 from .uncaught import HERE
 
@@ -33,6 +33,8 @@ DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
 COPIED = b"copied-data"
 # Bytes that are compared with what the device knows at once.
 PIECE_BYTES = 1 << 26
+# Part of the paths of a library that saves tensors.
+SAVES = f"{os.sep}safetensors{os.sep}"
 # The folder of memfit.
 PACKAGE = os.path.dirname(os.path.dirname(HERE)) + os.sep
 
@@ -145,7 +147,7 @@ class Reads:
         if self._is_known(tensor):
             return result
         mask = tensor.dtype is torch.bool and type(result) is torch.Tensor and not result.is_cuda
-        if not mask and self._is_blind():
+        if not mask and (self._is_blind() or self._is_weight(tensor)):
             return result
         if threading.current_thread() is threading.main_thread():
             self.copies.add(flows.site(frames_here()))
@@ -158,14 +160,21 @@ class Reads:
             result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
         return result
 
+    def _is_weight(self, tensor):
+        """Return `True` if a tensor is a weight of a model, whose copies are saved."""
+        address = tensor.data_ptr()
+        models = self.session.notes.roots()
+        return any(each.data_ptr() == address for model in models for each in holdings.tensors(model))
+
     def _is_blind(self):
-        """Return `True` if PyTorch or memfit copies a tensor, for example to hold activations on the host:
-        they do not look at it.
+        """Return `True` if PyTorch, memfit or safetensors copies a tensor, for example to hold activations on
+        the host or to save it: they do not look at it.
         """
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename.startswith(HERE):
             frame = frame.f_back
-        return frame is not None and frame.f_code.co_filename.startswith((PACKAGE, self.library))
+        path = "" if frame is None else frame.f_code.co_filename
+        return path.startswith((PACKAGE, self.library)) or SAVES in path
 
     def _is_known(self, tensor):
         """Return `True` if the device knows all bytes between a tensor's first and last element."""
