@@ -10,10 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::ClockMark;
 
-fn yes() -> bool {
-    true
-}
-
 /// A name or an argument that the installed release of a package does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gone {
@@ -25,6 +21,40 @@ pub struct Gone {
     pub name: String,
     /// `true` for an argument of a function.
     pub argument: bool,
+}
+
+/// Possible causes of an exception.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cause {
+    /// `true` if no value can have caused it: an undefined name, a call with the wrong arguments.
+    pub program: bool,
+    /// `false` if no value that was assumed can have reached the statement that raised it.
+    pub reached: bool,
+    /// `false` if the script had read nothing of a synthetic data set but its length.
+    pub sampled: bool,
+    /// Class of the script's own data set whose constructor or `__getitem__` raised it for lack of files.
+    pub data_set: Option<String>,
+    /// File of weights that it did not download.
+    pub weights: Option<String>,
+    /// Host that this process had asked for before, and whose name was not resolved.
+    pub unreached: Option<String>,
+    /// What an installed package does not have, and was asked for.
+    pub gone: Option<Gone>,
+}
+
+impl Default for Cause {
+    fn default() -> Self {
+        Self {
+            program: false,
+            reached: true,
+            sampled: true,
+            data_set: None,
+            weights: None,
+            unreached: None,
+            gone: None,
+        }
+    }
 }
 
 /// One line of a process's messages.
@@ -100,27 +130,9 @@ pub enum Message {
         traceback: String,
         /// `true` for an out-of-memory error.
         oom: bool,
-        /// `true` if no value can have caused it: an undefined name, a call with the wrong arguments.
-        #[serde(default)]
-        program: bool,
-        /// `false` if no value that was assumed can have reached the statement that raised it.
-        #[serde(default = "yes")]
-        reached: bool,
-        /// `false` if the script had read nothing of a synthetic data set but its length.
-        #[serde(default = "yes")]
-        sampled: bool,
-        /// Class of the script's own data set whose constructor or `__getitem__` raised it for lack of files.
-        #[serde(default)]
-        data_set: Option<String>,
-        /// File of weights that it did not download.
-        #[serde(default)]
-        weights: Option<String>,
-        /// Host that this process had asked for before, and whose name was not resolved.
-        #[serde(default)]
-        unreached: Option<String>,
-        /// What an installed package does not have, and was asked for.
-        #[serde(default)]
-        gone: Option<Gone>,
+        /// What may have caused it.
+        #[serde(flatten)]
+        cause: Cause,
     },
     /// One line has read values that only a GPU can compute many times since the last step.
     Repeated {

@@ -149,9 +149,7 @@ fn methods(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let loops = recorded(facts, function).any(|op| op.site.looped.is_some() || op.deep);
-        let trains = facts.ops.iter().any(|op| {
-            op.site.function == function && matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad)
-        });
+        let trains = facts.ops.iter().any(|op| op.site.function == function && op.kind.differentiates());
         if loops && !trains {
             findings.report(call.span, WHY).help(HELP);
         }

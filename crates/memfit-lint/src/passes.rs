@@ -17,7 +17,7 @@ pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
             continue;
         }
         let turns = ["no_grad", "inference_mode", "set_grad_enabled"].iter().any(|word| text.contains(word));
-        let trains = ops().any(|op| matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad));
+        let trains = ops().any(|op| op.kind.differentiates());
         let name = function.name.rsplit('.').next().unwrap_or_default();
         let known = methods.entry(name.to_owned()).or_default();
         known.passes |= passes;
@@ -175,7 +175,6 @@ fn is_of(facts: &Facts, mode: &Op, pass: &Pass<'_>) -> bool {
 /// Returns `true` if a value of a loop is given to a pass: a variable of it, or what it computes.
 pub(crate) fn is_fed_by(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
-    let call = context.slice(pass.span);
-    let mut words = call.split(|c: char| !(c.is_alphanumeric() || c == '_')).skip(1);
+    let mut words = words(context.slice(pass.span)).skip(1);
     words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word))
 }

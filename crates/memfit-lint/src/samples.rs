@@ -4,7 +4,7 @@
 use memfit_source::{Call, Facts, FunctionId, Grad, GraphState, Op, OpKind, Span};
 
 use crate::evaluation::{HELP, WHY, is_tested, is_trained_through, runs_in_training, wants_gradients};
-use crate::passes::{is_pass, passes};
+use crate::passes::{is_fed_by, is_pass, passes};
 use crate::query::{backwards, is_volatile};
 use crate::rule::{Context, Findings};
 
@@ -32,8 +32,7 @@ fn evaluating_calls(context: &Context<'_>, findings: &mut Findings<'_>) {
         seen.push(at);
         let Some(call) = facts.calls.iter().find(|call| call.span == at) else { continue };
         let inside = || facts.ops.iter().filter(|op| op.call == Some(at));
-        let trains = inside()
-            .any(|op| matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. }));
+        let trains = inside().any(|op| op.kind.updates());
         let evaluated = inside()
             .any(|op| is_pass(context, op) && op.site.grad == Grad::On && op.site.order > mode.site.order);
         let function = call.site.function;
@@ -88,7 +87,7 @@ fn other_branches(context: &Context<'_>, findings: &mut Findings<'_>) {
             };
             let around: Vec<_> = facts.guards_of(other.site.guard).collect();
             let trains = facts.ops.iter().any(|op| {
-                matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. })
+                op.kind.updates()
                     && op.site.function == function
                     && (op.site.guard.is_none()
                         || op.site.order > other.site.order
@@ -190,17 +189,7 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
     for id in looped.into_iter().filter(|id| *id != FunctionId::MODULE) {
         let function = facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
-        let trains = facts.ops.iter().any(|op| {
-            op.site.function == id
-                && matches!(
-                    op.kind,
-                    OpKind::Backward(_)
-                        | OpKind::AutogradGrad
-                        | OpKind::Step { .. }
-                        | OpKind::ZeroGrad { .. }
-                        | OpKind::TrainMode
-                )
-        });
+        let trains = facts.ops.iter().any(|op| op.site.function == id && op.kind.trains());
         let called = facts.calls.iter().any(|call| call.function == Some(id) && call.site.grad == Grad::On);
         if trains
             || function.hands_on
@@ -222,7 +211,7 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .calls
                 .iter()
                 .any(|call| call.span == pass.span && !call.is_statement && !call.result.graph.is_none());
-            pass.is_own && pass.site.looped.is_some_and(|id| is_fed_anew(context, pass.span, id)) && is_bound
+            pass.is_own && pass.site.looped.is_some_and(|id| is_fed_by(context, pass, id)) && is_bound
         });
         if let Some(pass) = pass.filter(|pass| !is_reported(findings, pass.span)) {
             findings.report(pass.span, WHY).help(HELP);
@@ -230,18 +219,11 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` if each iteration of a loop gives a call other values.
-fn is_fed_anew(context: &Context<'_>, span: Span, looped: memfit_source::LoopId) -> bool {
-    let found = context.facts.looped(looped);
-    let mut words = crate::query::words(context.slice(span)).skip(1);
-    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word))
-}
-
 /// Returns `true` if a function stores a graph where others may use it, or hands one to code that may.
 fn keeps(facts: &Facts, id: FunctionId) -> bool {
     let stored = facts.stores.iter().any(|store| {
         // A list of the function may hold its inputs, which have the caller's graph.
-        let is_kept = if store.target.contains('.') { true } else { store.escapes && store.graph.is_there() };
+        let is_kept = store.target.contains('.') || store.escapes && store.graph.is_there();
         store.site.function == id
             && is_kept
             && !store.value.graph.is_none()

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
-use memfit_channel::message::{DeviceStats, Done, HostCompared, Loader, LoaderTrial, Oom, Training};
+use memfit_channel::message::{Cause, DeviceStats, Done, HostCompared, Loader, LoaderTrial, Oom, Training};
 use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
@@ -15,7 +15,7 @@ use memfit_vocabulary::Remark;
 
 use crate::environment::Command;
 use crate::host::HostPeaks;
-use crate::inbox::{Cause, Inbox, Speaker};
+use crate::inbox::{Inbox, Speaker};
 use crate::output;
 use crate::overlaid;
 use crate::preflight::Torch;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
-use memfit_channel::message::{Done, Gone, HostCompared, Loader, LoaderTrial, Oom, Training};
+use memfit_channel::message::{Cause, Done, HostCompared, Loader, LoaderTrial, Oom, Training};
 use memfit_channel::{ClockMark, Message, RunDir};
 use memfit_report::remarks::Note;
 use memfit_report::wire::Exception;
@@ -119,21 +119,9 @@ impl Speaker {
             Message::Oom(oom) => self.ooms.push((oom, self.steps)),
             Message::OomText { text } => self.oom_texts.push(text),
             Message::Note { id, values } => self.notes.push(Note::received(&id, values)),
-            Message::Exception {
-                r#type,
-                message,
-                traceback,
-                oom,
-                program,
-                reached,
-                sampled,
-                data_set,
-                weights,
-                unreached,
-                gone,
-            } => {
+            Message::Exception { r#type, message, traceback, oom, cause } => {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
-                self.cause = Cause { program, reached, sampled, data_set, weights, unreached, gone };
+                self.cause = cause;
             }
             Message::Assumed { id, place } => self.assumed.push((id, place)),
             Message::Condition { place } => self.conditions.push(place),
@@ -144,40 +132,6 @@ impl Speaker {
             Message::Loader(loader) => self.loader = Some(*loader),
             Message::LoaderTrial(trial) => self.trials.push(trial),
             Message::Done(done) => self.done = Some(done),
-        }
-    }
-}
-
-/// Possible causes of an exception.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cause {
-    /// `true` if the error is a mistake in the program or its libraries that no change by memfit can have
-    /// caused.
-    pub(crate) program: bool,
-    /// `true` if an assumed value may have reached the statement that raised the exception.
-    pub(crate) reached: bool,
-    /// The script had read something of a synthetic data set.
-    pub(crate) sampled: bool,
-    /// Class of the script's own data set that lacked files.
-    pub(crate) data_set: Option<String>,
-    /// File of weights that was not downloaded.
-    pub(crate) weights: Option<String>,
-    /// Host that the script had not reached.
-    pub(crate) unreached: Option<String>,
-    /// What a package did not have.
-    pub(crate) gone: Option<Gone>,
-}
-
-impl Default for Cause {
-    fn default() -> Self {
-        Self {
-            program: false,
-            reached: true,
-            sampled: true,
-            data_set: None,
-            weights: None,
-            unreached: None,
-            gone: None,
         }
     }
 }

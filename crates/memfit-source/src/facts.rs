@@ -235,6 +235,23 @@ pub enum OpKind {
     },
 }
 
+impl OpKind {
+    /// Returns `true` for what computes gradients.
+    pub const fn differentiates(&self) -> bool {
+        matches!(self, Self::Backward(_) | Self::AutogradGrad)
+    }
+
+    /// Returns `true` for what computes gradients, or updates parameters with them.
+    pub const fn updates(&self) -> bool {
+        self.differentiates() || matches!(self, Self::Step { .. })
+    }
+
+    /// Returns `true` for what only a training does.
+    pub const fn trains(&self) -> bool {
+        self.updates() || matches!(self, Self::ZeroGrad { .. } | Self::TrainMode)
+    }
+}
+
 /// Backward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backward {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use memfit_channel::ledger::{Ledger, Outside, TallyKind};
-use memfit_channel::message::{DeviceStats, Done, Oom};
+use memfit_channel::message::{Cause, DeviceStats, Done, Oom};
 use memfit_channel::proc::Stat;
 use memfit_channel::{Message, RunDir, Setup};
 use tempfile::TempDir;
@@ -177,13 +177,7 @@ impl Script {
             message: "it failed".into(),
             traceback: "Traceback (most recent call last):\n".into(),
             oom,
-            program: false,
-            reached: true,
-            sampled: true,
-            data_set: None,
-            weights: None,
-            unreached: None,
-            gone: None,
+            cause: Cause::default(),
         });
     }
 

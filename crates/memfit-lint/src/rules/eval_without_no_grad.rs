@@ -114,11 +114,7 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
     let differentiates = facts.ops.iter().any(|other| {
         let near = facts.within(&other.site, looped)
             || other.site.function == function && !facts.within(&other.site, outermost);
-        facts.within(&other.site, looped)
-            && matches!(
-                other.kind,
-                OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. } | OpKind::TrainMode
-            )
+        facts.within(&other.site, looped) && (other.kind.updates() || other.kind == OpKind::TrainMode)
             || near && matches!(other.kind, OpKind::AutogradGrad)
     });
     // Models that differentiate or disable gradients themselves are excluded.

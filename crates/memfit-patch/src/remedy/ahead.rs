@@ -1,7 +1,7 @@
 //! Finds out from the source whether a recorded call belongs to training: whether a backward pass follows
 //! it, or the program only evaluates.
 
-use memfit_source::{Call, Expression, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};
+use memfit_source::{Call, Expression, ExpressionKind as Kind, Op, Span, Statement, StatementKind};
 
 use super::flow::{Origin, body_of, uses};
 use crate::code::{Code, Path, Scene, Script, Site};
@@ -34,23 +34,15 @@ impl Code<'_> {
 
     /// Returns `true` if the recorded files put a model into evaluation mode, and nothing in them trains.
     pub fn only_evaluates(&self) -> bool {
-        let trains = |op: &Op| {
-            matches!(
-                op.kind,
-                OpKind::Backward(_)
-                    | OpKind::AutogradGrad
-                    | OpKind::Step { .. }
-                    | OpKind::ZeroGrad { .. }
-                    | OpKind::TrainMode
-            )
-        };
         let mut evaluates = false;
         for scene in self.scenes() {
             let facts = &scene.script.facts;
             // A method is known by its name alone, whatever it is called on.
             let name =
                 |call: &Call| facts.slice(call.callee).rsplit('.').next().unwrap_or_default().to_owned();
-            if facts.ops.iter().any(trains) || facts.calls.iter().any(|call| is_training_name(&name(call))) {
+            if facts.ops.iter().any(|op| op.kind.trains())
+                || facts.calls.iter().any(|call| is_training_name(&name(call)))
+            {
                 return false;
             }
             evaluates |= facts.calls.iter().any(|call| name(call) == "eval" && call.arguments.is_empty());
@@ -98,7 +90,7 @@ fn next_backward(script: &Script, path: &Path<'_>) -> Next {
 
 /// Backward passes of a file, including calls of functions that run one.
 fn passes(script: &Script) -> impl Iterator<Item = &Op> {
-    script.facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad))
+    script.facts.ops.iter().filter(|op| op.kind.differentiates())
 }
 
 /// Returns `true` if a statement always runs an operation, and once: only `with` statements are between.

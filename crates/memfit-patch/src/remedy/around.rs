@@ -1,6 +1,6 @@
 //! A context around the line that calls the model, and `@torch.no_grad()` over a function that evaluates.
 
-use memfit_source::{Edit, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};
+use memfit_source::{Edit, ExpressionKind as Kind, Span, Statement, StatementKind};
 
 use super::contexts::{enters, is_autocast};
 use super::flow::{Hazard, Origin, body_of, uses};
@@ -79,8 +79,7 @@ fn is_generator(script: &Script, of: &memfit_source::Expression) -> bool {
 }
 
 fn goes_backward(script: &Script, within: Span) -> bool {
-    let is = |op: &&Op| matches!(op.kind, OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. });
-    script.facts.ops.iter().filter(is).any(|op| within.contains(op.span))
+    script.facts.ops.iter().filter(|op| op.kind.updates()).any(|op| within.contains(op.span))
 }
 
 /// Adds `@torch.no_grad()` to the evaluating function, or `with torch.no_grad():` around the line.

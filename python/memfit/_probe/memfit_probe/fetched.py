@@ -1,5 +1,5 @@
 """Downloads of weights by a script's own code. With `--synthetic-weights`, a file that cannot be fetched
-stays missing, and is taken for whatever it is loaded into.
+stays missing, and what loads it keeps its own values.
 """
 
 import functools
@@ -39,7 +39,7 @@ def replace(note, name, parameter, module):
         except Exception as error:
             if not holds_weights(target) or not is_unreached(error):
                 raise
-            note(f"`{url}` was not downloaded, and `{target}` is taken for whatever it is loaded into")
+            note(f"`{url}` was not downloaded: what loads `{target}` keeps its own values")
             return (target, None) if name == "urlretrieve" else target
 
     setattr(module, name, download)

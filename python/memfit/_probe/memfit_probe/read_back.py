@@ -144,13 +144,14 @@ class Reads:
         true as the policy for sizes says; other data are zeros, or other numbers in a further run.
         """
         torch, known = self.session.torch, self.known
+        frames = frames_here()
+        mask = tensor.dtype is torch.bool and type(result) is torch.Tensor and not result.is_cuda
+        if not mask and (self._is_blind(frames) or self._is_weight(tensor)):
+            return result
         if self._is_known(tensor):
             return result
-        mask = tensor.dtype is torch.bool and type(result) is torch.Tensor and not result.is_cuda
-        if not mask and (self._is_blind() or self._is_weight(tensor)):
-            return result
         if threading.current_thread() is threading.main_thread():
-            self.copies.add(flows.site(frames_here()))
+            self.copies.add(flows.site(frames))
         if not mask:
             known.assumed(COPIED)
             number = self.session.setup["others"]["number"]
@@ -166,14 +167,11 @@ class Reads:
         models = self.session.notes.roots()
         return any(each.data_ptr() == address for model in models for each in holdings.tensors(model))
 
-    def _is_blind(self):
+    def _is_blind(self, frames):
         """Return `True` if PyTorch, memfit or safetensors copies a tensor, for example to hold activations on
         the host or to save it: they do not look at it.
         """
-        frame = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.startswith(HERE):
-            frame = frame.f_back
-        path = "" if frame is None else frame.f_code.co_filename
+        path = frames[0].f_code.co_filename if frames else ""
         return path.startswith((PACKAGE, self.library)) or SAVES in path
 
     def _is_known(self, tensor):

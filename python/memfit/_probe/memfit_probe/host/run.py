@@ -99,7 +99,7 @@ class HostRun:
             state.difference_of_settings(settings, wanted["settings"]),
             state.difference(self.torch, held, wanted["state"]),
         )
-        self.changed = next((each for each in changes if each is not None and not each.apart.equal), None)
+        self.changed = next((each for each in changes if each is not None and not each.equal), None)
         if self.changed is None:
             state.adopt(held, wanted["state"])
 
@@ -126,7 +126,7 @@ class HostRun:
             steps=self.steps,
             # Another number of steps than in the saved run means that it trained differently.
             equal=self.apart.equal and changed is None and (self.part == "first" or self._has_equal_steps()),
-            difference=repr(self.apart.share if changed is None else changed.apart.share),
+            difference=repr(self.apart.share if changed is None else changed.share),
             parameter=self.parameter if changed is None else None,
             state=None if changed is None else changed.name,
             printed=self.printed.unlike() if self.part == "changed" else None,

@@ -9,7 +9,7 @@ import gc
 import math
 from typing import NamedTuple
 
-from .outcome import Apart, name_of, relative_norm, tolerance_of
+from .outcome import name_of, relative_norm, tolerance_of
 
 # A tensor whose elements are smaller than this on average is compared with this size instead.
 _NEGLIGIBLE = 1e-3
@@ -21,7 +21,10 @@ class Change(NamedTuple):
     """The largest difference between two states."""
 
     name: str
-    apart: Apart
+    share: float
+    """Relative to the expected state."""
+    equal: bool
+    """`True` if the difference is rounding."""
 
 
 class States:
@@ -87,22 +90,25 @@ def difference(torch, ours, wanted):
 
     What only one of them has is left out: a change may drop a mask that nothing reads any longer.
     """
-    worst = None
+    worst, tensor, equal = 0.0, None, True
     for name in sorted(wanted.keys() & ours.keys()):
-        apart = _apart(ours[name].detach(), wanted[name])
-        if apart.share and (worst is None or not apart.share <= worst.apart.share):
-            worst = Change(name_of(torch, ours[name]), apart)
-    return worst
+        share, is_rounding = _compare(ours[name].detach(), wanted[name])
+        if not share <= worst:
+            worst, tensor, equal = share, ours[name], is_rounding
+            if share != share:
+                break
+    return None if tensor is None else Change(name_of(torch, tensor), worst, equal)
 
 
-def _apart(one, other):
+def _compare(one, other):
+    """Return the relative difference of two tensors, and `True` if it is rounding."""
     if one.shape != other.shape:
-        return Apart(float("inf"), 0, False)
+        return float("inf"), False
     if one.layout != other.layout or one.is_quantized or not (one.is_floating_point() or one.is_complex()):
         same = one.equal(other)
-        return Apart(0.0 if same else 1.0, 0, same)
+        return (0.0 if same else 1.0), same
     share = relative_norm(one, other, _NEGLIGIBLE * math.sqrt(other.numel()))
-    return Apart(share, 0, share <= tolerance_of(other))
+    return share, share <= tolerance_of(other)
 
 
 def difference_of_settings(ours, wanted):
@@ -113,8 +119,8 @@ def difference_of_settings(ours, wanted):
             if math.isclose(one, other, rel_tol=_SETTING_TOLERANCE) or (one != one and other != other):
                 continue
             share = abs(one - other) / abs(other) if other else float("inf")
-            if worst is None or share > worst.apart.share:
-                worst = Change(name, Apart(share, 0, False))
+            if worst is None or share > worst.share:
+                worst = Change(name, share, equal=False)
     return worst
 
 
