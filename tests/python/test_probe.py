@@ -144,7 +144,12 @@ def test_messages_have_the_fields_of_the_channel():
         r"^    (\w+)(?: \{(.*?)^    \}|\((?:Box<)?(\w+)>?\)),", enum, re.MULTILINE | re.DOTALL
     ):
         kind = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-        found = {field.removeprefix("r#") for field in re.findall(r"^\s+([\w#]+):", own, re.MULTILINE)}
+        # A flattened structure's fields stand beside the others.
+        found = set()
+        for flat, field, of in re.findall(
+            r"(#\[serde\(flatten\)\]\s+)?^\s+([\w#]+): (\w+)", own, re.MULTILINE
+        ):
+            found |= structs[of] if flat else {field.removeprefix("r#")}
         fields[kind] = structs[inner] if inner else found
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in (PROBE / "memfit_probe").rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from runs import MIB
 from support import on_device, through_memfit
 
 SIZES = """
@@ -184,3 +185,33 @@ def test_a_gpu_without_kernels_in_this_pytorch_is_reported(tmp_path: Path) -> No
         assert "no kernel image is available for execution on the device" in answer.said["said"]
     else:
         assert answer.said["said"] is None
+
+
+# A number decides how long memory is kept, not how much is allocated.
+NUMBER = "number = torch.randint(0, 9, (300,), device=device).sort()[0].diff().max().item()\n"
+KEPT = {
+    # Freed memory stays reserved, so what follows adds to it.
+    "reserved": (
+        "first = torch.zeros(256 << 20, dtype=torch.uint8, device=device)\n"
+        "del first\n"
+        "if number == 0: torch.cuda.empty_cache()\n"
+        "second = torch.zeros(512 << 20, dtype=torch.uint8, device=device)\n"
+    ),
+    # Memory stays allocated, and a larger number would keep more of it.
+    "allocated": (
+        "kept = []\n"
+        "for _ in range(8):\n"
+        "    kept.append(torch.zeros(16 << 20, dtype=torch.uint8, device=device))\n"
+        "    if len(kept) > number: kept.pop()\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [("reserved", "fits"), ("allocated", "unknown")])
+def test_reserved_memory_that_depends_on_a_number_counts_in_the_upper_bound(
+    kept: str, verdict: str, tmp_path: Path
+) -> None:
+    report = on_device(NUMBER + KEPT[kept], tmp_path, "t4").report
+    assert report["verdict"] == verdict, report["problem"]
+    if verdict == "fits":
+        assert report["peak"]["device_upper"] - report["peak"]["device"] >= 256 * MIB, report["peak"]

@@ -111,7 +111,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                 "condition",
                 &value.call,
                 Some(bytes),
-                "a run in which such conditions have the other truth value needs that much more, which the upper bound includes",
+                "a run with other values needs that much more, which the upper bound includes",
             ),
             Numbers::Untried => {
                 effect("condition", &value.call, None, "a peak may change if the other branch allocates more")

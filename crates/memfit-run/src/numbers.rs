@@ -2,11 +2,10 @@
 
 use memfit_channel::{Inverted, OtherValues};
 use memfit_report::remarks::Stake;
-use memfit_report::wire::Peak;
 
 use crate::RunError;
 use crate::branches::Branches;
-use crate::facts::Facts;
+use crate::facts::{Facts, RankFacts};
 use crate::watch::Ended;
 
 /// Values that unknown numbers have in further runs instead of 0, in the order in which they are tried. A
@@ -30,8 +29,9 @@ pub(crate) enum Numbers {
     /// Runs with other numbers made the same allocations, and the run with inverted conditions needed no more
     /// memory.
     Harmless,
-    /// Runs with other numbers made the same allocations. The run with inverted conditions took as many steps
-    /// and needed this many additional bytes.
+    /// Runs with other numbers made the same allocations, and the run with inverted conditions took as many
+    /// steps. One of them needed this many additional bytes: other branches allocate more, or the allocator
+    /// held freed memory for longer, since a host that is faster or slower frees it at another time.
     NeedsMore(u64),
     /// A run with other numbers made other allocations; or the run with inverted conditions ran out of
     /// memory, or needed more memory and ended early, so that the need of the remaining steps is unknown.
@@ -55,10 +55,21 @@ impl Numbers {
             Self::Harmless
         };
         let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
-        if numbers == Self::Harmless && has_conditions {
-            Self::test_conditions(assumed, run)
-        } else {
-            Ok(numbers)
+        match numbers {
+            Self::Harmless if has_conditions => Self::test_conditions(assumed, run),
+            Self::NeedsMore(bytes) if has_conditions => {
+                Ok(Self::test_conditions(assumed, run)?.or_at_least(bytes))
+            }
+            _ => Ok(numbers),
+        }
+    }
+
+    /// Adds the finding that these additional bytes are needed anyway.
+    fn or_at_least(self, bytes: u64) -> Self {
+        match self {
+            Self::Harmless => Self::NeedsMore(bytes),
+            Self::NeedsMore(more) => Self::NeedsMore(more.max(bytes)),
+            _ => self,
         }
     }
 
@@ -69,19 +80,31 @@ impl Numbers {
     ) -> Result<Self, RunError> {
         let [large, small] =
             OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), ..OtherValues::default() });
-        let mut others = run(large)?;
+        let mut values = large;
+        let mut others = run(values.clone())?;
         let mut found = Self::compare(assumed, &others);
         // A run that failed without running out of memory does not show the number's effect.
         let failed = others.ended != assumed.ended && others.oom.is_none();
         if others.ended != Ended::Interrupted && (failed || matches!(found, Self::Fatal | Self::Unfinished)) {
-            others = run(small)?;
+            values = small;
+            others = run(values.clone())?;
             found = Self::compare(assumed, &others);
         }
-        if !matches!(found, Self::Harmless | Self::Unfinished) {
-            // A script that draws random sizes allocates differently each time.
-            found = Self::compare(&run(OtherValues::default())?, &others);
+        if !matches!(found, Self::Decisive | Self::Fatal) {
+            return Ok(found);
         }
-        Ok(found)
+        // A script that draws random sizes allocates differently each time.
+        let again = run(OtherValues::default())?;
+        found = Self::compare(&again, &others);
+        let mut additional = Self::additional(assumed, &others);
+        if found == Self::Decisive && others.handed_out == assumed.handed_out {
+            // The same blocks were freed at other times. Threads of PyTorch's may do that as well.
+            let repeated = run(values)?;
+            additional = additional.max(Self::additional(assumed, &repeated));
+            let compared = [assumed, &again].map(|one| Self::compare(one, &repeated));
+            found = compared.into_iter().find(|one| one.is_known()).unwrap_or(found);
+        }
+        Ok(if found.is_known() { Self::needs(additional) } else { found })
     }
 
     /// Determines the effect of conditions, by runs in which they are inverted: all of them, then one by one.
@@ -118,7 +141,7 @@ impl Numbers {
             flipped = run(inverting(inverted.clone(), FEW_TIMES))?;
             branches.ran(&places, &flipped.conditions);
         }
-        Ok(if additional > 0 { Self::NeedsMore(additional) } else { Self::Harmless })
+        Ok(Self::needs(additional))
     }
 
     /// Determines the additional memory if conditions are inverted more often than a few times. A loop that
@@ -157,20 +180,15 @@ impl Numbers {
         }
         // Even if the script caught the error, the memory that it needed is not known.
         let ran_out = flipped.oom.is_some() && assumed.oom.is_none();
-        let ranks = || {
-            flipped.ranks.iter().zip(&assumed.ranks).map(|(flipped, assumed)| (flipped.peak, assumed.peak))
-        };
-        let needs_more = ranks().any(|(flipped, assumed)| {
-            flipped.reserved > assumed.reserved || flipped.allocated > assumed.allocated
+        let needs_more = flipped.ranks.iter().zip(&assumed.ranks).any(|(flipped, assumed)| {
+            flipped.peak.reserved > assumed.peak.reserved || flipped.peak.allocated > assumed.peak.allocated
         });
         if ran_out || flipped.ranks.len() != assumed.ranks.len() {
             Self::Decisive
         } else if !needs_more {
             Self::Harmless
         } else if flipped.ended == assumed.ended && flipped.steps() == assumed.steps() {
-            let more =
-                |(flipped, assumed): (Peak, Peak)| flipped.device_upper.saturating_sub(assumed.device_upper);
-            Self::NeedsMore(ranks().map(more).max().unwrap_or(0))
+            Self::NeedsMore(Self::additional(assumed, flipped))
         } else {
             Self::Decisive
         }
@@ -178,17 +196,39 @@ impl Numbers {
 
     /// Compares the facts of two runs.
     fn compare(zeros: &Facts, others: &Facts) -> Self {
-        let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
         if zeros.was_stopped() || others.was_stopped() {
             return Self::Unfinished;
         }
         if others.exception.is_some() && zeros.exception.is_none() {
             return Self::Fatal;
         }
+        let allocated =
+            |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak.allocated).collect() };
         let same = others.ended == zeros.ended
             && others.steps() == zeros.steps()
             && others.handed_out == zeros.handed_out
-            && peaks(others) == peaks(zeros);
-        if same { Self::Harmless } else { Self::Decisive }
+            && allocated(others) == allocated(zeros);
+        if !same {
+            return Self::Decisive;
+        }
+        Self::needs(Self::additional(zeros, others))
+    }
+
+    /// The finding that other values change nothing but this additional memory.
+    const fn needs(additional: u64) -> Self {
+        if additional == 0 { Self::Harmless } else { Self::NeedsMore(additional) }
+    }
+
+    /// Returns `true` if the additional memory of other values is known.
+    const fn is_known(self) -> bool {
+        matches!(self, Self::Harmless | Self::NeedsMore(_))
+    }
+
+    /// Bytes of device memory that a rank of the second run needed beyond the first run's.
+    fn additional(first: &Facts, second: &Facts) -> u64 {
+        let more = |(first, second): (&RankFacts, &RankFacts)| {
+            second.peak.device_upper.saturating_sub(first.peak.device_upper)
+        };
+        first.ranks.iter().zip(&second.ranks).map(more).max().unwrap_or(0)
     }
 }

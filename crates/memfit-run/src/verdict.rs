@@ -362,7 +362,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             "but the run that tries other values was stopped before its end, so whether memory depends on them is unknown.",
         ),
         Numbers::NeedsMore(more) if evidence.device_upper + more > evidence.capacity => {
-            Some("but where conditions on them have the other truth value it needs more than the GPU has.")
+            Some("but with other values it needs more than the GPU has.")
         }
         Numbers::Untried | Numbers::Harmless | Numbers::NeedsMore(_) => None,
     };

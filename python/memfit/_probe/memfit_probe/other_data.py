@@ -10,6 +10,9 @@ threshold, classes stay small enough for an index.
 _STRIDE, _RESIDUES, _FIRST = 40503, 1 << 16, 40000
 # Every so many elements, a value as large as this, with either sign.
 _RARE, _LARGE = 8, 8.0
+# Number of classes, and the number of elements after which all data begin again.
+_CLASSES = 3
+_PERIOD = _CLASSES * _RESIDUES
 
 
 def instead_of(torch, result, number):
@@ -19,22 +22,32 @@ def instead_of(torch, result, number):
     """
     is_plain = number < _RARE
     if isinstance(result, list):
-        return _other(torch, torch.tensor(result), is_plain).tolist()
+        return _filled(torch, torch.tensor(result), is_plain).tolist()
     tensor = result if isinstance(result, torch.Tensor) else torch.from_numpy(result)
     with torch.no_grad():
-        tensor.detach().copy_(_other(torch, tensor, is_plain))
+        _filled(torch, tensor.detach(), is_plain)
     return result
 
 
-def _other(torch, tensor, is_plain):
-    """Return other data of a tensor's shape and type on the host."""
-    places = torch.arange(tensor.numel(), dtype=torch.int64, device="cpu")
-    if tensor.dtype is torch.bool:
-        return (places % 2 == 1).view(tensor.shape)
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return ((places + 1) % (2 if is_plain else 3)).to(tensor.dtype).view(tensor.shape)
+def _filled(torch, tensor, is_plain):
+    """Fill a tensor on the host with other data, and return it."""
+    period = _period(torch, tensor.dtype, min(_PERIOD, tensor.numel()), is_plain)
+    flat = tensor.view(-1) if tensor.is_contiguous() else tensor.new_empty(tensor.numel())
+    for first in range(0, flat.numel(), _PERIOD):
+        part = flat[first : first + _PERIOD]
+        part.copy_(period[: part.numel()])
+    return tensor if tensor.is_contiguous() else tensor.copy_(flat.view(tensor.shape))
+
+
+def _period(torch, dtype, length, is_plain):
+    """Return the first elements of the data of a type."""
+    places = torch.arange(length, dtype=torch.int64, device="cpu")
+    if dtype is torch.bool:
+        return places % 2 == 1
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return ((places + 1) % (2 if is_plain else _CLASSES)).to(dtype)
     shares = ((places * _STRIDE + _FIRST) % _RESIDUES + 1).to(torch.float64) / (_RESIDUES + 1)
     if not is_plain:
         signs = 1 - 2 * (places // _RARE % 2)
         shares = torch.where(places % _RARE == 0, _LARGE * signs, shares)
-    return shares.to(tensor.dtype).view(tensor.shape)
+    return shares.to(dtype)
