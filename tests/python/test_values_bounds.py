@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from runs import MIB
 from support import on_device, through_memfit
+from tiers import first
 
 SIZES = """
     found = {}
@@ -215,3 +216,52 @@ def test_reserved_memory_that_depends_on_a_number_counts_in_the_upper_bound(
     assert report["verdict"] == verdict, report["problem"]
     if verdict == "fits":
         assert report["peak"]["device_upper"] - report["peak"]["device"] >= 256 * MIB, report["peak"]
+
+
+COUNTED = """
+    import math
+    import numpy as np
+    scores = torch.nn.Linear(16, 4, device=device)(torch.randn(400, 16, device=device))
+    right = (scores.argmax(1) == torch.randint(0, 4, (400,), device=device)).sum()
+    kept = []
+    def keep(): kept.append(torch.zeros(20 << 30, dtype=torch.uint8, device=device))
+    {}
+"""
+# Each runs out of memory on a real GPU, where some predictions are right. The upper bound is that all are.
+FEW = {
+    "a number": "if right.item() < 300: keep()",
+    "a share": "if 100.0 * right.item() / 400 < 75: keep()",
+    "a sum": "total = 0\n    for _ in range(2): total += right.item()\n    if total < 500: keep()",
+    "an integer": "if int(right) < 300: keep()",
+    "a converted number": "if float(right.item()) < 300.0: keep()",
+    "on the card": "if right < 300: keep()",
+    "on the host": "if right.cpu() < 300: keep()",
+    "an array": "if np.mean([right.item(), 0]) < 150: keep()",
+    "of math": "if math.sqrt(right.item()) < 17: keep()",
+    "a histogram": "if int(torch.histc(scores, 4)[1]) > 9: keep()",
+    "bins": "if (torch.bincount(scores.argmax(1), minlength=4) > 50).all(): keep()",
+    "a list": "if min(torch.bincount(scores.argmax(1), minlength=4).tolist()) > 50: keep()",
+    "a truth value": "if not right.item() - 400: pass\n    else: keep()",
+}
+
+
+@pytest.mark.parametrize("use", first(FEW, besides=["a share", "on the card", "an integer", "an array"]))
+def test_a_count_decides_with_both_of_its_bounds(use: str, tmp_path: Path) -> None:
+    report = on_device(COUNTED.format(FEW[use]), tmp_path, "t4").report
+    assert report["verdict"] == "unknown", (report["problem"], report["fidelity"])
+    assert report["problem"]["kind"] in ("number-read-back", "size-read-back")
+    assert "script.py:" in report["problem"]["message"]
+
+
+def test_a_count_that_is_printed_or_a_size_costs_no_further_run(tmp_path: Path) -> None:
+    code = """
+    correct = right.item()
+    print(f"{correct} of {400}, {100.0 * correct / 400:.2f} %", correct, "%d" % correct, round(correct / 400, 3))
+    mask = scores[:, 0] > 0
+    assert isinstance(correct, int) and torch.zeros(correct, device=device).shape == (400,)
+    parts = scores.split([correct, 400 - correct]) + torch.tensor_split(scores, [correct])
+    kept = scores[mask], scores[:correct], [0] * correct, scores.new_zeros((correct, 2)), list(range(correct))
+    """
+    answer = on_device(COUNTED.format(code.strip()), tmp_path, "t4")
+    assert answer.report["verdict"] == "fits", answer.output
+    assert "running again" not in answer.output

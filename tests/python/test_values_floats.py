@@ -32,7 +32,8 @@ PRINTED = """
     assert math.isfinite(number) and number == number and number != math.inf and isinstance(number, float)
     copied = pickle.loads(pickle.dumps(number))
     assert type(copied) is float and copied == 0.0
-    assert torch.tensor(number).dtype == torch.float32 and torch.full((2,), number).sum() == 0
+    assert torch.full((2,), number).sum() == 0 and torch.tensor([1.0, 2.0]).sum() == 3 and math.exp(1) > 2
+    print(math.exp(number), math.fsum([number, 1.0]), math.hypot(number, 3.0), f"{math.log(number + 1):.2f}")
 """
 
 
@@ -55,6 +56,17 @@ def test_a_number_that_is_printed_costs_no_second_run(tmp_path: Path) -> None:
         ("torch.zeros(int(float(loss) * 1000) + 1, 1000, device=device)", "unknown"),
         ("torch.zeros(int(loss.cpu().numpy() * 1000) + 1, 1000, device=device)", "unknown"),
         ("x = torch.zeros(9, 1000000, device=device) if loss.item() > 3 else None", "unknown"),
+        ("x = torch.zeros(9, 1000000, device=device) if math.exp(loss.item()) > 3 else None", "unknown"),
+        (
+            "x = torch.zeros(9, 1000000, device=device) if math.fsum(x for x in [loss.item()]) > 3 else None",
+            "unknown",
+        ),
+        (
+            "x = torch.zeros(9, 1000000, device=device) if torch.tensor([loss.item()]).mean() > 3 else None",
+            "unknown",
+        ),
+        ("x = torch.zeros(int(math.frexp(loss.item())[1]) + 1, 1000000, device=device)", "unknown"),
+        ("x = [] if math.isclose(loss.item(), 0.0) else torch.zeros(9, 1000000, device=device)", "unknown"),
         ("best = min(9.0, loss.item()); history = [loss.cpu()]; print(best, float(loss), history)", "fits"),
     ],
 )

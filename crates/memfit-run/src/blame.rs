@@ -88,7 +88,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     // Numbers that affect the outcome are listed above, with their lines.
     let assumed = facts.tally.values.iter().filter(|(_, stake)| match stake {
         Stake::Number => false,
-        Stake::Value | Stake::Condition => reached,
+        Stake::Value | Stake::Condition | Stake::Count => reached,
         Stake::Size | Stake::Unbounded => true,
     });
     changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, times(value.count))));

@@ -218,8 +218,9 @@ impl Facts {
     /// if none is known.
     pub(crate) fn lines_read(&self) -> Option<String> {
         let values = self.tally.values.iter();
-        let numbers =
-            values.filter(|(_, stake)| matches!(stake, Stake::Number | Stake::Condition | Stake::Unbounded));
+        let numbers = values.filter(|(_, stake)| {
+            matches!(stake, Stake::Number | Stake::Condition | Stake::Count | Stake::Unbounded)
+        });
         let mut lines: Vec<&str> = Vec::new();
         for line in numbers.flat_map(|(value, _)| &value.lines) {
             if !lines.contains(&line.as_str()) {
@@ -439,7 +440,7 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy, inbox: &Inbox) -> Tally {
                 let call = match stake {
                     Stake::Size => format!("{text}: {policy} used"),
                     Stake::Unbounded => format!("{text}; no bound follows"),
-                    Stake::Value | Stake::Number | Stake::Condition => text.to_owned(),
+                    Stake::Value | Stake::Number | Stake::Condition | Stake::Count => text.to_owned(),
                 };
                 let lines = lines_that_read(inbox, &entry.name);
                 tally.values.push((AssumedValue { call, count: entry.count, lines }, stake));

@@ -100,7 +100,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
             None,
             "not a size, and a correct script does not branch on it",
         ),
-        (Stake::Condition, _) => match outcome.numbers {
+        (Stake::Condition | Stake::Count, _) => match outcome.numbers {
             Numbers::Harmless => effect(
                 "condition",
                 &value.call,

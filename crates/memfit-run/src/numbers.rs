@@ -55,22 +55,33 @@ impl Numbers {
             Self::Harmless
         };
         let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
-        match numbers {
-            Self::Harmless if has_conditions => Self::test_conditions(assumed, run),
-            Self::NeedsMore(bytes) if has_conditions => {
-                Ok(Self::test_conditions(assumed, run)?.or_at_least(bytes))
-            }
-            _ => Ok(numbers),
+        let mut found = numbers;
+        if found.is_known() && assumed.has_read(&[Stake::Count]) {
+            found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
+        if found.is_known() && has_conditions {
+            found = Self::test_conditions(assumed, run)?.or_at_least(found.additional_bytes());
+        }
+        Ok(found)
     }
 
     /// Adds the finding that these additional bytes are needed anyway.
     fn or_at_least(self, bytes: u64) -> Self {
-        match self {
-            Self::Harmless => Self::NeedsMore(bytes),
-            Self::NeedsMore(more) => Self::NeedsMore(more.max(bytes)),
-            _ => self,
+        if self.is_known() { Self::needs(self.additional_bytes().max(bytes)) } else { self }
+    }
+
+    /// Determines the effect of counts on which the script may decide, by a run with their lower bounds.
+    fn test_counts(
+        assumed: &Facts,
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
+        let lower = run(OtherValues { lower_sizes: true, ..OtherValues::default() })?;
+        let found = Self::compare_conditions(assumed, &lower);
+        if matches!(found, Self::Harmless | Self::Unfinished) {
+            return Ok(found);
         }
+        // A script that draws random sizes allocates differently each time.
+        Ok(Self::compare_conditions(&run(OtherValues::default())?, &lower))
     }
 
     /// Determines the effect of numbers, by runs in which they are not 0.
@@ -112,7 +123,8 @@ impl Numbers {
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let inverting = |inverted, times| OtherValues { number: None, conditions: Some(inverted), times };
+        let inverting =
+            |inverted, times| OtherValues { conditions: Some(inverted), times, ..OtherValues::default() };
         let mut repeated = None;
         let mut inverted = Inverted::All;
         let mut flipped = run(inverting(inverted.clone(), FEW_TIMES))?;

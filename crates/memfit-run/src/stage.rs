@@ -78,6 +78,9 @@ impl Stage {
         let mut setup = setup(request, overhead.as_ref(), values);
         setup.stacks |= changes.stacks;
         setup.others = changes.others.clone();
+        if setup.others.lower_sizes {
+            setup.values = ValuePolicy::LOWER;
+        }
         setup.seeded = changes.seeded;
         setup.host.clone_from(&changes.host);
         setup.write(&run_dir)?;

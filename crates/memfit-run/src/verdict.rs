@@ -168,7 +168,7 @@ fn repeat_limit(first: &Facts) -> Duration {
 
 /// Returns `true` if the verdict would be `fits`, apart from numbers that were read as zero.
 pub(crate) fn depends_on_values(request: &Request, facts: &Facts) -> bool {
-    facts.has_read(&[Stake::Number, Stake::Condition])
+    facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count])
         && !request.card.is_local()
         && judge_run(request, facts, None, Numbers::Untried).0 == Verdict::Fits
         && !matches!(request.sizes, Sizes::At(_))

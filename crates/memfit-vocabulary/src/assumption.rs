@@ -45,6 +45,8 @@ pub enum Assumption {
     UnknownNumber,
     /// Unknown floating-point numbers that the script used for more than printing or summing.
     DecidingNumber,
+    /// Counts that the script used for more than printing, adding up or as a size.
+    DecidingCount,
     /// Data that only a GPU can compute, copied to the host: more than a few numbers.
     CopiedData,
     /// Unknown numbers that may be integers.

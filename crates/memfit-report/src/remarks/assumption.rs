@@ -15,6 +15,9 @@ pub enum Stake {
     /// A condition that a branch may depend on; runs in which it has the other truth value show
     /// whether the script then needs more memory.
     Condition,
+    /// A count between zero and a bound that follows from the arguments, on which a branch may depend; a run
+    /// with the lower bound shows whether the script then needs more memory.
+    Count,
     /// A size between zero and a bound that follows from the arguments.
     Size,
     /// A size for which the arguments give no bound.
@@ -57,6 +60,9 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
             "a value that only a GPU can compute, which the script compares, rounds or copies to the host; taken as 0",
             Stake::Number,
         ),
+        Assumption::DecidingCount => {
+            ("a count that only a GPU can compute, used for more than printing and sizes", Stake::Count)
+        }
         Assumption::CopiedData => {
             ("data that only a GPU can compute, copied to the host; taken as zeros", Stake::Number)
         }

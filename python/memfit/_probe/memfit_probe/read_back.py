@@ -30,6 +30,8 @@ CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3
 REPEATED = frozenset(10**power for power in range(3, 10))
 # The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
 DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
+# That a count, which has bounds, affects control flow: in a way that is not seen, or as a condition.
+COUNT_DECIDES, TRUTH = b"deciding-count", b"unknown-truth"
 COPIED = b"copied-data"
 # Bytes that are compared with what the device knows at once.
 PIECE_BYTES = 1 << 26
@@ -59,6 +61,8 @@ class Reads:
         self.library = os.path.dirname(torch.__file__) + os.sep
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         self.number = unknown_floats.kind(self.decides, self.condition)
+        self.count = unknown_floats.count_kind(self.number, self.decides_by_count, self._count_condition)
+        self.watched = unknown_floats.Watched((self.number, self.count), self.decides, self.condition)
         # Number of conditions on unknown values at each place.
         self.conditions = {}
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
@@ -77,11 +81,13 @@ class Reads:
         for name in COPYING:
             setattr(tensor, name, self._copying(getattr(tensor, name)))
         tensor.copy_ = self._copying_into(tensor.copy_)
+        self.watched.watch(self.session.torch)
         asserts.make_progress(self.session.torch)
         imports.before_compiling(self._leave)
 
     def _leave(self):
         self.follows = False
+        self.watched.leave()
 
     def _watched(self, name, original):
         is_compiling, known = self.session.is_compiling, self.known
@@ -102,23 +108,35 @@ class Reads:
                 integers = known.reading(0) != before
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
-            if type(result) is bool and known.assumptions() != assumed:
-                holds = asserts.holds(sys._getframe(1)) if name == "__bool__" else None
-                if holds is not None:
-                    return holds
-                if known.conditions() != conditions and self._inverts() != (known.flips() != flips):
-                    return not result
+            if integers or known.assumptions() == assumed:
+                return result
+            if type(result) is not bool:
+                return self._counted(name, result)
+            holds = asserts.holds(sys._getframe(1)) if name == "__bool__" else None
+            if holds is not None:
+                return holds
+            if known.conditions() == conditions:
+                self.decides_by_count()
+            elif self._inverts() != (known.flips() != flips):
+                return not result
             return result
 
         return read
 
     def _copying(self, original):
+        known = self.known
+
         @functools.wraps(original)
         def copy(tensor, *args, **kwargs):
+            if type(tensor) not in self.plain or not tensor.is_cuda:
+                return original(tensor, *args, **kwargs)
+            before, assumed = known.reading(0), known.assumptions()
             result = original(tensor, *args, **kwargs)
-            if type(tensor) in self.plain and tensor.is_cuda and not getattr(result, "is_cuda", False):
-                return self._copied_large(tensor, result)
-            return result
+            if getattr(result, "is_cuda", False):
+                return result
+            if known.assumptions() != assumed and known.reading(0) == before:
+                return self._counted("cpu", result)
+            return self._copied_large(tensor, result)
 
         return copy
 
@@ -232,19 +250,37 @@ class Reads:
             return True
         return flows.may_reach(self.sites, exception.__traceback__)
 
+    def _counted(self, name, result):
+        """Follow counts that the script reads, or record that it may decide on them unseen."""
+        if name in FOLLOWED and self.follows:
+            return self._followed(result)
+        self.decides_by_count()
+        return result
+
     def _unknown(self, name, result):
         """Wrap or report unknown values that the script reads."""
         if name in FOLLOWED and self.follows:
             return self._followed(result)
-        if name in UNFOLLOWED:
+        if name in (*FOLLOWED, *UNFOLLOWED):
             self.decides()
         return result
 
     def _followed(self, result):
         if type(result) is list:
             return [self._followed(each) for each in result]
-        return self.number(result) if type(result) is float else result
+        if type(result) is float:
+            return self.number(result)
+        return self.count(result) if type(result) is int else result
 
     def decides(self):
         """Count that something depends on an unknown value."""
         self.known.assumed(DECIDES)
+
+    def decides_by_count(self):
+        """Count that something may depend on an unknown count."""
+        self.known.assumed(COUNT_DECIDES)
+
+    def _count_condition(self, truth):
+        """Return the result of a comparison of an unknown count, inverted if this run inverts it."""
+        self.known.assumed(TRUTH)
+        return self.condition(truth)

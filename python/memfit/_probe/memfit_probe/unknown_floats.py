@@ -1,11 +1,12 @@
-"""Unknown floating-point values on the host.
+"""Unknown numbers on the host: floating-point values, and counts that have bounds.
 
 Most scripts read their loss only to print it, or to sum it for a printed mean, so nothing depends on it. Such
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
-becomes an integer, a number of numpy's, or is compared. Functions of `math` and PyTorch's constructors read
-the value without asking it, so it cannot be followed there.
+becomes an integer, a number of numpy's or a tensor, or is compared. Functions of `math` and PyTorch's
+constructors read the value without asking it, so they are wrapped; text is not followed.
 """
 
+import functools
 import math
 
 # Operators whose result is followed.
@@ -14,6 +15,12 @@ UNARY = ("neg", "pos", "abs")
 # Conversions to an integer or a plain number.
 CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+# Correct scripts pass a check for finite values.
+CHECKS = ("isfinite", "isinf", "isnan")
+# Functions of PyTorch that make tensors on the host of numbers.
+CONSTRUCTORS = ("tensor", "as_tensor")
+# Depth of the lists in which such numbers are looked for.
+DEPTH = 2
 
 
 def plain(number):
@@ -101,3 +108,119 @@ def kind(decides, condition):
     for name in COMPARISONS:
         setattr(UnknownFloat, f"__{name}__", comparison(f"__{name}__"))
     return UnknownFloat
+
+
+def count_kind(kind, decides, condition):
+    """Create the type of unknown counts, such as the number of correct predictions.
+
+    Their sizes have bounds, so a size may be one. Floating-point results computed from them are of `kind`.
+    """
+
+    class UnknownInt(int):
+        """A count that the virtual GPU took between its bounds."""
+
+        __slots__ = ()
+        __hash__ = int.__hash__
+
+        def __divmod__(self, other):
+            parts = int.__divmod__(self, other)
+            return parts if parts is NotImplemented else tuple(map(followed, parts))
+
+        def __bool__(self):
+            return condition(int.__bool__(self))
+
+        def __copy__(self):
+            return self
+
+        def __deepcopy__(self, memo):
+            return self
+
+        def __reduce_ex__(self, protocol):
+            return int, (int.__add__(self, 0),)
+
+    def followed(result):
+        if type(result) is float:
+            return kind(result)
+        return UnknownInt(result) if type(result) is int else result
+
+    def define(name, function):
+        original = getattr(int, name)
+        setattr(UnknownInt, name, lambda self, *others: function(original, self, *others))
+
+    def compared(original, self, other):
+        result = original(self, other)
+        return result if result is NotImplemented or other is self else condition(result)
+
+    def converted(original, self, *others):
+        decides()
+        return original(self, *others)
+
+    for name in (f"__{side}{name}__" for name in ARITHMETIC for side in ("", "r")):
+        define(name, lambda original, *numbers: followed(original(*numbers)))
+    for name in (f"__{name}__" for name in UNARY):
+        define(name, lambda original, *numbers: followed(original(*numbers)))
+    for name in (f"__{name}__" for name in ("int", "trunc", "floor", "ceil", "float", "round")):
+        define(name, converted)
+    for name in (f"__{name}__" for name in COMPARISONS):
+        define(name, compared)
+    return UnknownInt
+
+
+class Watched:
+    """Functions of other modules that read such values: replaced until they are put back."""
+
+    def __init__(self, kinds, decides, condition):
+        self.kinds, self.decides, self.condition = kinds, decides, condition
+        self.originals = []
+
+    def watch(self, torch):
+        """Replace the functions of `math` and the constructors of PyTorch."""
+        for name, function in list(vars(math).items()):
+            if callable(function) and not name.startswith("_") and name not in CHECKS:
+                self._replace(math, name, self._followed(function))
+        for name in CONSTRUCTORS:
+            self._replace(torch, name, self._deciding(getattr(torch, name)))
+
+    def leave(self):
+        """Put the functions back: a compiler knows them, not these."""
+        for module, name, original in self.originals:
+            setattr(module, name, original)
+        self.originals = []
+
+    def _replace(self, module, name, function):
+        self.originals.append((module, name, getattr(module, name)))
+        setattr(module, name, function)
+
+    def _has(self, values, depth=DEPTH):
+        """Return `True` if a value, or one in its lists, is unknown."""
+        return any(
+            type(each) in self.kinds or (type(each) in (list, tuple) and depth and self._has(each, depth - 1))
+            for each in values
+        )
+
+    def _followed(self, original):
+        @functools.wraps(original)
+        def function(*values, **named):
+            # An iterator can be read only once.
+            values = tuple(list(each) if hasattr(each, "__next__") else each for each in values)
+            result = original(*values, **named)
+            return self._result(result) if self._has(values) else result
+
+        return function
+
+    def _result(self, result):
+        if type(result) is tuple:
+            return tuple(map(self._result, result))
+        if type(result) is float:
+            return self.kinds[0](result)
+        self.decides()
+        return self.condition(result) if type(result) is bool else result
+
+    def _deciding(self, original):
+        @functools.wraps(original)
+        def make(*values, **named):
+            if self._has((*values, named.get("data"))):
+                self.decides()
+            return original(*values, **named)
+
+        return make
