@@ -37,18 +37,35 @@ def inputs(model: torch.nn.Module, batch: int, length: int) -> dict[str, torch.T
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def step(model: torch.nn.Module, mode: str, given: dict[str, torch.Tensor]) -> None:
-    if mode == "train":
+def train(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> None:
+    for number in range(1 + STEPS):
+        if number == 1:
+            start()
         model.zero_grad()
-        loss = model(**given).logits.sum()
+        # The outputs of a step live through the forward pass of the next, as in the original.
+        outputs = model(**given)
+        loss = outputs.logits.sum()
         loss.backward()
-        return
+
+
+def infer(model: torch.nn.Module, given: dict[str, torch.Tensor], generate: bool) -> None:
     with torch.inference_mode():
-        if mode == "generate":
-            model.generation_config.eos_token_id = None
-            model.generate(**given, max_new_tokens=100, min_new_tokens=100, do_sample=False, pad_token_id=1)
-        else:
-            model(**given)
+        for number in range(2):
+            if number == 1:
+                start()
+            if generate:
+                model.generation_config.eos_token_id = None
+                outputs = model.generate(
+                    **given, max_new_tokens=100, min_new_tokens=100, do_sample=False, pad_token_id=1
+                )
+            else:
+                outputs = model(**given)
+        del outputs
+
+
+def start() -> None:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
 
 
 def main() -> None:
@@ -59,11 +76,10 @@ def main() -> None:
         for size in sizes.split(","):
             batch, length = map(int, size.split("x"))
             given = inputs(model, batch, length)
-            step(model, mode, given)
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            for _ in range(1 if mode == "generate" else STEPS):
-                step(model, mode, given)
+            if mode == "train":
+                train(model, given)
+            else:
+                infer(model, given, mode == "generate")
             report(**{f"{attention}.{size}": torch.cuda.max_memory_allocated()})
         del model, given
         gc.collect()
