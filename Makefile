@@ -112,9 +112,12 @@ accuracy: requirements/accuracy.txt $(STAMPS)/memfit
 	$(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.11/bin/python -r $< torch==2.11.0 torchvision==0.26.0
 	MMCV_WITH_OPS=0 $(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.6/bin/python --no-deps --no-build-isolation \
 	    mmcv==1.7.0 mmsegmentation==0.30.0 mmaction2==0.24.1
+	$(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.6/bin/python --no-deps \
+	    ultralytics==8.0.166 thop==0.1.1.post2209072238 litgpt==0.5.13 jsonargparse==4.53.0
 	$(BIN)/python scripts/accuracy/run.py --mirror $(ACCURACY) \
 	    --environment 2.6=$(VENV)-accuracy-2.6/bin/python --environment 2.11=$(VENV)-accuracy-2.11/bin/python \
-	    --environment openmmlab=$(VENV)-accuracy-2.6/bin/python --environment transformers=$(VENV)-accuracy-2.6/bin/python
+	    --environment openmmlab=$(VENV)-accuracy-2.6/bin/python --environment transformers=$(VENV)-accuracy-2.6/bin/python \
+	    --environment ultralytics=$(VENV)-accuracy-2.6/bin/python --environment litgpt=$(VENV)-accuracy-2.6/bin/python
 
 bench: $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/python benches/report.py

@@ -16,7 +16,7 @@ CASES = HERE / "cases"
 RESULTS = ROOT / "measurements" / "accuracy.json"
 KINDS = ("allocated", "reserved", "device", "fits", "time")
 MIB = 1 << 20
-BYTES = {"MiB": 1 << 20, "GiB": 1 << 30, "GB": 10**9, "1000 MiB": 1000 << 20, "B": 1}
+BYTES = {"MiB": 1 << 20, "GiB": 1 << 30, "GB": 10**9, "1000 MiB": 1000 << 20, "MB": 10**6, "B": 1}
 REQUIRED = ("name", "repository", "card", "card_stated", "torch", "torch_stated", "code", "derivation", "run")
 # `authors`: the published code itself runs. `package`: the model is the published package's own, the loop is
 # rebuilt. `rebuilt`: both are rebuilt from what the source states.

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 PREFIX = "measured: "
+# Begins the line that names a case, where several follow each other in one process.
+MARK = "case: "
 
 
 def report(**bytes_by_metric: int) -> None:

@@ -1,14 +1,15 @@
 """Run the published cases on virtual GPUs, and write measurements/accuracy.md: `make accuracy`.
 
-    python scripts/accuracy/run.py [--environment 2.6=PYTHON]… [--mirror FOLDER] [--only WORDS] [--again]
+    python scripts/accuracy/run.py [--environment 2.6=PYTHON]… [--mirror FOLDER] [--only WORDS]… [--again]
     python scripts/accuracy/run.py --page
 
 A case runs if it has no result for the code that is checked out; its result is written as soon as it is
 there, so the command can be stopped and started again. A source names the release of torch, and the nearest
 of the given interpreters runs it; some name an interpreter by what it has installed. FOLDER has
 `owner+name/repo` (a git directory) or `owner+name` (a working tree) of each repository whose own code runs;
-cases whose repository or interpreter is not there are told and left out. `--page` only writes the page,
-from accuracy.json and from the results of the other scripts that the page names.
+cases whose repository or interpreter is not there are told and left out. A source with a commit runs in its
+checkout, also where the loop is this folder's. `--page` only writes the page, from accuracy.json and from the
+results of the other scripts that the page names.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from typing import Any
 
 import figures
 import page
-from measured import parse
+from measured import MARK, PREFIX, parse
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -35,6 +37,8 @@ import index  # noqa: E402
 from mirror import checked_out  # noqa: E402
 
 TARGET = ROOT / "measurements" / "accuracy.md"
+# Scripts that measure for themselves, and can follow each other in one process.
+MEASURING = ("hub_peak.py", "network_loop.py")
 REPORTED = ("allocated", "reserved", "device", "device_upper")
 
 
@@ -65,6 +69,12 @@ def memfit() -> str:
     return found
 
 
+def words_of(case: dict[str, Any]) -> list[str]:
+    """Return a case's arguments: words of a text, or a list, whose items may have spaces."""
+    given: str | list[str] = case.get("arguments", "")
+    return given.split() if isinstance(given, str) else given
+
+
 def command_of(source: dict[str, Any], case: dict[str, Any], python: str, answer: Path) -> list[str]:
     """Return the command line of a case."""
     card, ranks = case.get("card", source["card"]), case.get("ranks", 1)
@@ -74,14 +84,14 @@ def command_of(source: dict[str, Any], case: dict[str, Any], python: str, answer
     if ranks > 1:
         words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     if case.get("code", source["code"]) != "authors":
-        return [*words, str(HERE / case["script"]), *case.get("arguments", "").split()]
+        return [*words, str(HERE / case["script"]), *words_of(case)]
     words.append(str(HERE / "authors.py"))
     words += ["--on-device"] if case.get("on_device") else []
     for name in source.get("without", []):
         words += ["--without", name]
     for expression in case.get("call", []):
         words += ["--call", expression]
-    return [*words, case["script"], *case.get("arguments", "").split()]
+    return [*words, case["script"], *words_of(case)]
 
 
 def fields(answer: Path) -> dict[str, Any]:
@@ -127,6 +137,52 @@ def run_case(
     return {"torch": version, "read": read, "report": report, "problem": problem}
 
 
+def prints_all(source: dict[str, Any], case: dict[str, Any]) -> bool:
+    """Return `True` if a case can share its process: all its figures are what its script prints."""
+    return (
+        case["script"] in MEASURING
+        and case.get("ranks", 1) == 1
+        and not source.get("environment")
+        and not any(row["read"].startswith("report:") for row in figures.rows_of(case))
+    )
+
+
+def run_together(
+    cases: list[tuple[dict[str, Any], dict[str, Any], Path]], card: str, version: str, python: str
+) -> dict[str, dict[str, Any]]:
+    """Run cases on one card in one process; return their results by their keys."""
+    wanted = [
+        {
+            "key": figures.key_of(source, case),
+            "script": str(HERE / case["script"]),
+            "arguments": words_of(case),
+            "folder": str(tree),
+        }
+        for source, case, tree in cases
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder) / "cases.json"
+        given.write_text(json.dumps(wanted))
+        command = [memfit(), "run", "--gpu", card, "--steps", "0", "--timeout", "30m", "--no-prove"]
+        command += ["--show-output", "--", python, str(HERE / "together.py"), str(given)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    parts = {
+        part.split("\n", 1)[0].strip(): part
+        for part in re.split(rf"^{MARK}", done.stderr + "\n" + done.stdout, flags=re.M)[1:]
+    }
+    print(done.stderr[-2000:], file=sys.stderr)
+    found = {}
+    for source, case, _ in cases:
+        key = figures.key_of(source, case)
+        output = parts.get(key, "")
+        read = figures.read_output(case, output, parse(output) if PREFIX in output else {})
+        if read:
+            found[key] = {"torch": version, "read": read, "report": {}, "problem": ""}
+        else:
+            print(f"{key} failed, and is left out:\n{output[-2000:]}", file=sys.stderr)
+    return found
+
+
 def torch_of(python: str) -> str:
     show = "import importlib.metadata as m; print(m.version('torch'))"
     return subprocess.check_output([python, "-c", show], text=True).strip()
@@ -137,8 +193,11 @@ def main() -> None:
     parser.add_argument("--environment", action="append", default=[], metavar="RELEASE=PYTHON")
     parser.add_argument("--mirror", type=Path, default=ROOT / "target/accuracy/mirror")
     parser.add_argument("--work", type=Path, default=ROOT / "target/accuracy/checkouts")
-    parser.add_argument("--only", default="", help="only cases whose source or name holds this")
+    parser.add_argument("--only", action="append", help="only cases whose source or name holds this")
     parser.add_argument("--again", action="store_true", help="also those that have a result for this code")
+    parser.add_argument(
+        "--together", action="store_true", help="one process for cases of a card that only print"
+    )
     parser.add_argument("--page", action="store_true", help="only write the page")
     args = parser.parse_args()
     if args.page:
@@ -151,14 +210,17 @@ def main() -> None:
     pythons = {torch_of(path): path for name, path in given.items() if name[0].isdigit()}
     pythons = pythons or {torch_of(sys.executable): sys.executable}
     left = []
+    groups: dict[tuple[str, str, str], list[tuple[dict[str, Any], dict[str, Any], Path]]] = {}
     for source in figures.sources():
         for case in source["run"]:
             key = figures.key_of(source, case)
             known = found.get(key)
-            if args.only not in key or (known and known["code"] == code and not args.again):
+            if (args.only and not any(part in key for part in args.only)) or (
+                known and known["code"] == code and not args.again
+            ):
                 continue
             tree: Path | None = ROOT
-            if case.get("code", source["code"]) == "authors":
+            if "commit" in source:
                 args.work.mkdir(parents=True, exist_ok=True)
                 tree = checked_out(args.mirror, source, args.work)
             name = source.get("interpreter")
@@ -166,6 +228,10 @@ def main() -> None:
                 left.append(key)
                 continue
             version = torch_of(given[name]) if name else nearest(source["torch"], pythons)
+            if args.together and prints_all(source, case):
+                group = (case.get("card", source["card"]), version, given[name] if name else pythons[version])
+                groups.setdefault(group, []).append((source, case, tree))
+                continue
             result = run_case(source, case, version, given[name] if name else pythons[version], tree)
             # The machine was too slow: that says nothing of the case.
             if result["report"].get("problem") == "timeout":
@@ -175,6 +241,12 @@ def main() -> None:
             found = figures.results()
             found[key] = {"code": code, **result}
             print(key, result["problem"] or f"{len(result['read'])} figures", flush=True)
+            figures.RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    for (card, version, python), cases in groups.items():
+        for key, result in run_together(cases, card, version, python).items():
+            found = figures.results()
+            found[key] = {"code": code, **result}
+            print(key, f"{len(result['read'])} figures", flush=True)
             figures.RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     for key in left:
         print(f"not run, its repository or interpreter is not here: {key}", file=sys.stderr)
