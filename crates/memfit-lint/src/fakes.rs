@@ -60,6 +60,18 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Name of the only optimizer that is created with the parameters of a model.
 fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
     let facts = context.facts;
+    // Optimizers that a function of another file makes are known by their steps.
+    let mut steps: Vec<&str> = facts
+        .ops
+        .iter()
+        .filter(|op| matches!(op.kind, OpKind::Step { .. }) && op.site.function == model.site.function)
+        .filter(|op| op.weights.is_exact() && facts.overlap(&op.weights, &model.weights) == Overlap::Yes)
+        .map(|op| op.receiver.as_str())
+        .collect();
+    steps.dedup();
+    if let [one] = steps.as_slice() {
+        return Some((*one).to_owned());
+    }
     let mut made = optimizers_of(facts, &model.receiver, &model.weights);
     let target = facts.bound_to(made.next()?.span)?;
     // Other branches create it under the same name.

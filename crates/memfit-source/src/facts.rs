@@ -228,6 +228,8 @@ pub enum OpKind {
     },
     /// `no_sync()`: gradient synchronisation is deferred.
     NoSync,
+    /// Parameters of a model are overwritten with those of another one: a copy, or a moving average.
+    CopyWeights,
     /// Parameters of a model are set to require gradients or not.
     RequireGrad {
         /// Whether they do, if that is known.
@@ -340,6 +342,8 @@ pub struct Call {
     pub result: Value,
     /// `true` if the call is a statement.
     pub is_statement: bool,
+    /// Indices of the arguments that the called function gives to a loss that takes logits.
+    pub logits: Vec<usize>,
     /// Site of the call.
     pub site: Site,
 }

@@ -20,6 +20,7 @@ mod imported;
 mod library_calls;
 mod method;
 mod model_call;
+mod returned;
 mod statement;
 mod stores;
 mod subscript;
@@ -86,6 +87,8 @@ struct Frame<'a> {
     /// Autograd mode at its beginning.
     entered: Grad,
     parameters: Vec<u32>,
+    /// Parameters that it gives to a loss that takes logits.
+    logits: Vec<usize>,
     globals: FxHashSet<&'a str>,
     /// Names that an enclosing function bound.
     outer: Option<Arc<FxHashMap<&'a str, Binding>>>,
@@ -132,6 +135,8 @@ pub(crate) struct Walker<'a> {
     scalers_at: FxHashMap<u32, u32>,
     order: u32,
     depth: usize,
+    /// Arguments of the current call that a loss takes as logits.
+    logits: Vec<usize>,
 }
 
 pub(crate) fn span(node: &impl Ranged) -> Span {
@@ -207,6 +212,7 @@ impl Frame<'_> {
             stored_parameters: Vec::new(),
             entered: grad,
             parameters: Vec::new(),
+            logits: Vec::new(),
             globals: FxHashSet::default(),
             outer: None,
             differentiated: FxHashSet::default(),
@@ -252,6 +258,7 @@ impl<'a> Walker<'a> {
             scalers_at: FxHashMap::default(),
             order: 0,
             depth: 0,
+            logits: Vec::new(),
         };
         walker.describe(module);
         walker.own_modes = walker.facts.functions.iter().map(|function| function.grad).collect();
@@ -447,6 +454,10 @@ impl<'a> Walker<'a> {
         let mut value = names::value_by_name(name);
         if let Some(seed) = self.seeds.get(&(id, index)).filter(|seed| self.pass == 2 && !seed.is_unknown()) {
             value = seed.clone();
+            // One of several models has the parameter's name, which each call gives a meaning.
+            if value.weights.is_known() && !value.weights.is_exact() && value.is_module() {
+                value.weights = Weights::default();
+            }
             value.graph = Graph::unknown().clone_if(!seed.graph.is_none());
             value.forget_item_graphs();
         } else if let Some(annotation_value) =
@@ -454,8 +465,16 @@ impl<'a> Walker<'a> {
         {
             value = annotation_value;
         }
-        if matches!(value.kind, Kind::Unknown | Kind::Tensor) {
-            value.graph = Graph::of_parameter(graph);
+        match value.kind {
+            Kind::Unknown | Kind::Tensor => {
+                value.graph = Graph::of_parameter(graph);
+                value = value.with_flags(Flags::GIVEN);
+            }
+            // A transition, or a dictionary of losses, stands for the caller's.
+            Kind::Tuple(_) | Kind::Container { .. } if !value.graph.is_none() => {
+                value.map_graphs(&|part| Graph::of_parameter(graph).clone_if(!part.is_none()));
+            }
+            _ => {}
         }
         self.facts.functions[id.index()].inputs.push(value.graph.clone());
         value

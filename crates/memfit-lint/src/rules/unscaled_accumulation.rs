@@ -133,7 +133,9 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counts = || {
             words(over).filter(|word| {
                 let lower = word.to_ascii_lowercase();
-                lower.contains("accum") || lower.contains("micro")
+                lower.contains("accum")
+                    || lower.contains("micro")
+                    || lower.split('_').any(|part| part == "acc")
             })
         };
         let named = over.contains("range(") && counts().next().is_some();
@@ -158,6 +160,19 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             && !loss.is(Flags::SUMMED)
             && !loss.is_unknown()
             && !found.managed;
+        if named
+            && !divides
+            && !found.managed
+            && loss.divisor == Some(Divisor::BatchSize)
+            && !inside
+            && facts.ops.iter().any(steps)
+        {
+            findings
+                .report(op.span, "the loss is divided by the size of a batch, and not by the number of micro-batches: the gradients are not a mean")
+                .label(inner.header, "the micro-batches of one step")
+                .help("divide the loss by their number");
+            continue;
+        }
         if named && !divides && plain && !inside && facts.ops.iter().any(steps) {
             findings
                 .report(op.span, "the gradients of the micro-batches are summed, not averaged: they are as many times too large")

@@ -209,6 +209,8 @@ impl Flags {
     pub const LOG_SOFTMAX: Self = Self(1 << 25);
     /// A model without parameters, such as an activation function.
     pub const PARAMETERLESS: Self = Self(1 << 27);
+    /// A parameter of the function, or a view of one.
+    pub const GIVEN: Self = Self(1 << 28);
     /// Computed from the name's own value before, without its graph.
     pub const CUT_OFF: Self = Self(1 << 24);
 
@@ -316,7 +318,7 @@ impl Value {
         is_object.then(|| Self { weights: item.weights.clone().uncertain(), ..item.clone() })
     }
 
-    const fn is_object(&self) -> bool {
+    pub(crate) const fn is_object(&self) -> bool {
         matches!(
             self.kind,
             Kind::Module
@@ -450,12 +452,43 @@ impl Value {
         }
     }
 
-    /// Removes the ids that are meaningless in another file.
+    /// Replaces the weights of it and its parts.
+    pub(crate) fn map_weights(&mut self, weights: &dyn Fn(&Weights) -> Weights) {
+        if self.weights.is_known() {
+            self.weights = weights(&self.weights);
+        }
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.map_weights(weights);
+            self.items = Some(Arc::new(items));
+        }
+        if let Kind::Tuple(parts) = &mut self.kind {
+            let mut mapped: Vec<Self> = parts.to_vec();
+            for part in &mut mapped {
+                part.map_weights(weights);
+            }
+            *parts = mapped.into();
+        }
+    }
+
+    /// Weights of it and its parts, where they are known.
+    pub(crate) fn all_weights<'v>(&'v self, into: &mut Vec<&'v Weights>) {
+        if self.weights.is_known() {
+            into.push(&self.weights);
+        }
+        if let Some(items) = &self.items {
+            items.all_weights(into);
+        }
+        if let Kind::Tuple(parts) = &self.kind {
+            parts.iter().for_each(|part| part.all_weights(into));
+        }
+    }
+
+    /// Removes the ids that are meaningless in another file. The weights are those of the caller already.
     pub(crate) fn exported(mut self) -> Self {
         self.loader = None;
         self.class = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
-        self.weights = Weights::default();
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -489,6 +522,10 @@ impl Value {
             (Kind::Loader(_), Kind::Loader(_)) => Kind::Loader(None),
             (Kind::Tensor, Kind::Number) | (Kind::Number, Kind::Tensor) => Kind::Tensor,
             (Kind::Container { .. }, Kind::Container { .. }) => Kind::Container { bounded: true },
+            // Each of several `return generator, discriminator`.
+            (Kind::Tuple(a), Kind::Tuple(b)) if a.len() == b.len() => {
+                Kind::Tuple(a.iter().zip(b.iter()).map(|(a, b)| a.either(b)).collect())
+            }
             _ => Kind::Unknown,
         };
         let nothing = |value: &Self| matches!(value.kind, Kind::None | Kind::Undefined);

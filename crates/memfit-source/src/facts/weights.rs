@@ -94,6 +94,19 @@ impl Weights {
         self
     }
 
+    /// The set with each owner replaced. Owners without a replacement are unknown ones. `is_one` tells that
+    /// all owners are alternatives for one model.
+    #[must_use]
+    pub(crate) fn replaced(&self, of: &dyn Fn(ModelId) -> Option<Self>, is_one: bool) -> Self {
+        let found: Vec<Option<Self>> = self.owners().iter().map(|owner| of(*owner)).collect();
+        let more = self.more || found.iter().any(|owner| !owner.as_ref().is_some_and(Self::is_known));
+        let all = found.iter().flatten().fold(Self::default(), |all, one| all.union(one));
+        if !all.is_known() {
+            return Self::default();
+        }
+        Self { more: all.more || more, maybe: all.maybe || self.maybe && !is_one, ..all }
+    }
+
     /// Union of two sets.
     #[must_use]
     pub(crate) fn union(&self, other: &Self) -> Self {

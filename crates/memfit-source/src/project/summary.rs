@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::facts::{Flags, Grad, GraphState, GuardTest, Kind, OpKind, Value, Weights};
+use crate::facts::{Flags, Grad, GraphState, GuardTest, Kind, Model, ModelId, OpKind, Value, Weights};
 use crate::position::Span;
 
 /// Effects and result of a function.
@@ -19,6 +19,19 @@ pub(crate) struct Summary {
     pub(crate) returns: Option<Returned>,
     /// Containers of the object to which it adds parameters.
     pub(crate) stored_parameters: Vec<StoredParameters>,
+    /// Positions of the parameters that it gives to a loss that takes logits.
+    pub(crate) logits: Vec<usize>,
+    /// Models of the returned value.
+    pub(crate) models: Vec<(ModelId, ModelOrigin)>,
+}
+
+/// Origin of a model in a returned value, for the caller.
+#[derive(Clone, Debug)]
+pub(crate) enum ModelOrigin {
+    /// Each call makes it anew.
+    Made(Box<Model>),
+    /// The parameter at this position.
+    Given(usize),
 }
 
 /// Container of an object to which a method adds its parameters.

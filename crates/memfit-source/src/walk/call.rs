@@ -57,9 +57,13 @@ impl<'a> Walker<'a> {
             parentheses: span(&node.arguments),
             result: Value::default(),
             is_statement,
+            logits: Vec::new(),
             site: self.site(),
         };
+        let outside = std::mem::take(&mut self.logits);
         call.result = self.outcome(node, &call, &target);
+        call.logits = std::mem::replace(&mut self.logits, outside);
+        self.record_logits(&call);
         let result = call.result.clone();
         self.record_arguments(&call);
         if self.recording() {
@@ -267,7 +271,9 @@ impl<'a> Walker<'a> {
                 (argument.name.as_deref(), argument.value.clone(), self.slice(argument.value_span))
             })
             .collect();
-        self.replay(summary, id, &arguments, receiver, call.span)
+        let result = self.replay(summary, id, &arguments, receiver, call.span);
+        self.logits = Self::arguments_of_logits(summary, call, receiver.is_some());
+        result
     }
 
     pub(super) fn call_path(&mut self, node: &'a ExprCall, call: &Call, path: &str, inputs: &Graph) -> Value {
@@ -410,6 +416,20 @@ impl<'a> Walker<'a> {
                 let device = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
                 Value::tensor(Graph::none()).with_device(device)
             }
+            // Apex returns its arguments, changed in place.
+            ("apex.amp.initialize", _) => {
+                let given: Vec<Value> = call
+                    .arguments
+                    .iter()
+                    .take_while(|argument| argument.name.is_none() && !argument.starred)
+                    .filter(|argument| !argument.value.weights.is_known() || argument.value.is_object())
+                    .map(|argument| argument.value.clone())
+                    .collect();
+                match <[Value; 1]>::try_from(given) {
+                    Ok([model]) => model,
+                    Err(given) => Value::from_kind(Kind::Tuple(given.into())),
+                }
+            }
             // Apex; its result is differentiated instead of the loss.
             (_, "scale_loss") => call.arguments.first()?.value.clone(),
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
@@ -457,13 +477,18 @@ impl<'a> Walker<'a> {
                     ..Value::from_kind(Kind::Container { bounded }).with_flags(flags)
                 };
                 let first = call.arguments.first().map(|first| &first.value);
+                for named in call.arguments.iter().filter(|argument| argument.name.is_some()) {
+                    made.add_item(&named.value);
+                    made.graph = made.graph.union(&named.value.graph);
+                    made.flags = made.flags.union(scalar_with_graph(&named.value));
+                }
                 match (path, first) {
                     ("collections.defaultdict", Some(class)) => {
                         if let Some(item) = self.object_of(&class.kind) {
                             made.add_item(&item);
                         }
                     }
-                    (_, Some(first)) => made.items.clone_from(&first.items),
+                    (_, Some(first)) if first.items.is_some() => made.items.clone_from(&first.items),
                     _ => {}
                 }
                 made
@@ -568,4 +593,9 @@ impl<'a> Walker<'a> {
             }
         }
     }
+}
+
+/// [`Flags::SCALAR`] for a loss: a container of losses has the flag as well.
+pub(super) fn scalar_with_graph(value: &Value) -> Flags {
+    if value.is(Flags::SCALAR) && !value.graph.is_none() { Flags::SCALAR } else { Flags::NONE }
 }

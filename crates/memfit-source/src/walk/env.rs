@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{CounterBinding, LoopId};
 use crate::facts::{GraphState, Kind, Value, Weights};
@@ -44,6 +44,17 @@ impl<'a> Env<'a> {
         self.log.push((name, old));
     }
 
+    /// Replaces the outermost loop of the names that are bound in some loop.
+    pub(super) fn outlive(&mut self, outside: impl Fn(LoopId) -> Option<Option<LoopId>>) {
+        let earlier = self.names.iter().filter_map(|(name, binding)| {
+            let outer = outside(binding.outer?)?;
+            Some((*name, Binding { outer, ..binding.clone() }))
+        });
+        for (name, binding) in earlier.collect::<Vec<_>>() {
+            self.set(name, binding);
+        }
+    }
+
     pub(super) fn remove(&mut self, name: &'a str) {
         if let Some(old) = self.names.remove(name) {
             self.log.push((name, Some(old)));
@@ -72,6 +83,17 @@ impl<'a> Env<'a> {
     pub(super) fn bound(&self) -> impl Iterator<Item = &'a str> + '_ {
         let bound = self.names.iter().filter(|(_, binding)| binding.how != CounterBinding::Parameter);
         bound.map(|(name, _)| *name).filter(|name| !name.contains(['.', '[']))
+    }
+
+    /// Returns `true` for a name that the function binds by other than being a parameter.
+    pub(super) fn is_own(&self, name: &str) -> bool {
+        self.names.get(name).is_some_and(|binding| binding.how != CounterBinding::Parameter)
+    }
+
+    /// Values that objects and the module keep: those of attributes, and of global names.
+    pub(super) fn kept<'s>(&'s self, globals: &'s FxHashSet<&'a str>) -> impl Iterator<Item = &'s Value> {
+        let outside = |name: &str| name.contains(['.', '[']) || globals.contains(name);
+        self.names.iter().filter(move |(name, _)| outside(name)).map(|(_, binding)| &binding.value)
     }
 
     /// Copy of all bindings.

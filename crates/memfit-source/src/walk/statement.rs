@@ -294,6 +294,9 @@ impl<'a> Walker<'a> {
                     return;
                 }
                 self.eval(&attribute.value);
+                if attribute.attr.id.as_str() == "data" {
+                    self.copies_weights(&attribute.value, whole);
+                }
                 if attribute.attr.id.as_str() == "requires_grad" {
                     self.require_grad_of(&attribute.value, value.truth(), whole);
                 }
@@ -385,7 +388,9 @@ impl<'a> Walker<'a> {
         let (held, _) = self.lookup(target);
         let root = target.split('[').next().unwrap_or(target);
         let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
-        let bound = bound.map(|binding| if how == StoreKind::Add { binding.outer } else { binding.looped });
+        // What begins in one branch (`x = v if x is None`) grows in the others.
+        let grows = matches!(how, StoreKind::Add | StoreKind::Join);
+        let bound = bound.map(|binding| if grows { binding.outer } else { binding.looped });
         if matches!(how, StoreKind::Append | StoreKind::Item) {
             self.add_item(target, value);
         }
@@ -537,6 +542,7 @@ impl<'a> Walker<'a> {
             parentheses: Span::empty(whole.end),
             result: Value::from_kind(Kind::None),
             is_statement: true,
+            logits: Vec::new(),
             site,
         });
     }

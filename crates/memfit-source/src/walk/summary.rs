@@ -95,7 +95,7 @@ impl<'a> Walker<'a> {
                 span: op.span,
             })
             .collect();
-        let returns = frame.returned.as_ref().map(|(value, states)| {
+        let returns: Option<Returned> = frame.returned.as_ref().map(|(value, states)| {
             let mut ids = Vec::new();
             value.graph_ids(&mut ids);
             ids.retain(|id| !frame.parameters.contains(id));
@@ -103,7 +103,10 @@ impl<'a> Walker<'a> {
             let made = ids.iter().map(|id| (*id, state(*id), self.graphs.weights(*id).clone()));
             Returned { value: value.clone(), made: made.collect() }
         });
+        let models = self.returned_models(id, frame, returns.as_ref());
         Summary {
+            models,
+            logits: frame.logits.clone(),
             parameters: function.parameters.clone(),
             parameter_graphs: frame.parameters.clone(),
             is_method: function.class.is_some(),
@@ -159,6 +162,7 @@ impl<'a> Walker<'a> {
                 self.mark_freed(&graph, backward, op.through.is_empty());
                 if id.is_none() {
                     backward.loss = std::mem::take(&mut backward.loss).exported();
+                    backward.loss.map_weights(&|_| Weights::default());
                     backward.loss.items = None;
                 }
                 backward.loss.graph = graph;
@@ -209,14 +213,13 @@ impl<'a> Walker<'a> {
         self.record_passed_values(summary, id, arguments, receiver, skipped, call);
         let Some(returned) = &summary.returns else { return Value::from_kind(Kind::None) };
         let is_here = id.is_some();
+        let given = |index: usize| argument(index).map(|(_, value, text)| (value.clone(), *text));
+        let adopted = self.adopt(summary, returned, &given, call, is_here);
         // Each call creates the function's graphs again.
         let made: FxHashMap<u32, u32> = returned
             .made
             .iter()
-            .map(|(id, state, weights)| {
-                let weights = if is_here { weights.clone() } else { Weights::default() };
-                (*id, self.graphs.fresh(*state, weights))
-            })
+            .map(|(id, state, weights)| (*id, self.graphs.fresh(*state, adopted.weights(weights))))
             .collect();
         let graph = |graph: &Graph| {
             let start = if graph.unknown { Graph::unknown() } else { Graph::none() };
@@ -238,6 +241,7 @@ impl<'a> Walker<'a> {
         } else {
             value.map_graphs(&graph);
         }
+        value.map_weights(&|weights| adopted.weights(weights));
         // References to the other file are meaningless here.
         if matches!(value.kind, Kind::Test(_) | Kind::Exception(_) | Kind::ExceptionText(_)) {
             value.kind = Kind::Unknown;
