@@ -292,6 +292,9 @@ pub struct Op {
     pub receiver: String,
     /// Parameters concerned: those that an optimizer holds, a backward pass reaches, a model has.
     pub weights: Weights,
+    /// Graph of the result of a forward pass, or of the loss of a backward pass, with what a called function
+    /// adds to it.
+    pub graph: Graph,
     /// Site of the operation.
     pub site: Site,
     /// Called function that performs it.

@@ -87,6 +87,8 @@ struct Frame<'a> {
     /// Autograd mode at its beginning.
     entered: Grad,
     parameters: Vec<u32>,
+    /// Attributes of its object that a method reads, with their graphs, which are among those of `parameters`.
+    reads: Vec<(&'a str, u32)>,
     /// Parameters that it gives to a loss that takes logits.
     logits: Vec<usize>,
     globals: FxHashSet<&'a str>,
@@ -115,6 +117,8 @@ pub(crate) struct Walker<'a> {
     /// Final bindings of the module.
     module: FxHashMap<&'a str, Binding>,
     attributes: FxHashMap<(ClassId, &'a str), Value>,
+    /// Names of attributes with `self.` before them.
+    attribute_names: FxHashMap<&'a str, &'a str>,
     /// Arguments seen for each function's parameters.
     seeds: FxHashMap<(FunctionId, usize), Value>,
     grads: FxHashMap<FunctionId, Grad>,
@@ -212,6 +216,7 @@ impl Frame<'_> {
             stored_parameters: Vec::new(),
             entered: grad,
             parameters: Vec::new(),
+            reads: Vec::new(),
             logits: Vec::new(),
             globals: FxHashSet::default(),
             outer: None,
@@ -242,6 +247,7 @@ impl<'a> Walker<'a> {
             walked: vec![false; functions],
             module: FxHashMap::default(),
             attributes: FxHashMap::default(),
+            attribute_names: FxHashMap::default(),
             seeds: FxHashMap::default(),
             grads: FxHashMap::default(),
             own_modes: Vec::new(),
@@ -410,7 +416,8 @@ impl<'a> Walker<'a> {
         self.facts.functions[id.index()].binds = binds.map(str::to_owned).collect();
         let returned = frame.returned.as_ref().is_some_and(|(value, _)| {
             // The graphs of its parameters are those of the caller.
-            value.graph.unknown || value.graph.ids.iter().any(|id| !frame.parameters.contains(id))
+            let own = &frame.parameters[..node.parameters.iter().count().min(frame.parameters.len())];
+            value.graph.unknown || value.graph.ids.iter().any(|id| !own.contains(id))
         });
         self.facts.functions[id.index()].hands_on = returned || frame.yields;
         self.frame = saved;
@@ -527,7 +534,12 @@ impl<'a> Walker<'a> {
         }
         let site = self.site();
         let receiver = receiver.to_owned();
-        self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, call: None, deep: false });
+        let graph = match &kind {
+            OpKind::Backward(backward) => backward.loss.graph.clone(),
+            _ => Graph::none(),
+        };
+        let (via, call, deep) = (None, None, false);
+        self.frame.ops.push(Op { kind, span, receiver, weights, graph, site, via, call, deep });
     }
 
     /// Creates the graph of a forward pass; empty if gradients are off.

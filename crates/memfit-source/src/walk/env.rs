@@ -1,6 +1,7 @@
 //! Bindings of names, with undo: branches are walked one after another from the same state.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -24,6 +25,9 @@ pub(super) struct Env<'a> {
     names: FxHashMap<&'a str, Binding>,
     log: Vec<(&'a str, Option<Binding>)>,
 }
+
+/// Maximum number of attributes of an object that are followed through a call.
+const MAX_ATTRIBUTES: usize = 64;
 
 /// Changes made by a branch.
 #[derive(Debug, Default)]
@@ -88,6 +92,25 @@ impl<'a> Env<'a> {
     /// Returns `true` for a name that the function binds by other than being a parameter.
     pub(super) fn is_own(&self, name: &str) -> bool {
         self.names.get(name).is_some_and(|binding| binding.how != CounterBinding::Parameter)
+    }
+
+    /// Tensors and numbers that a method binds to attributes of its object.
+    pub(super) fn attributes(&self) -> Vec<(Arc<str>, Value)> {
+        let mut found: Vec<(Arc<str>, Value)> = self
+            .names
+            .iter()
+            .filter_map(|(name, binding)| {
+                let attribute = name.strip_prefix("self.").filter(|rest| !rest.contains(['.', '[']))?;
+                let plain = matches!(
+                    binding.value.kind,
+                    Kind::Tensor | Kind::Unknown | Kind::None | Kind::Number | Kind::Int(_)
+                );
+                plain.then(|| (Arc::from(attribute), binding.value.clone()))
+            })
+            .collect();
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found.truncate(MAX_ATTRIBUTES);
+        found
     }
 
     /// Values that objects and the module keep: those of attributes, and of global names.

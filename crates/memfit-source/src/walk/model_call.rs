@@ -33,6 +33,9 @@ impl Walker<'_> {
         } else {
             self.forward(&inputs, weights)
         };
+        if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
+            op.graph = graph.clone();
+        }
         let device = if module.device == Device::Unknown {
             // A wrapper such as `DataParallel` moves the batch itself.
             let given = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);

@@ -2,7 +2,7 @@
 
 use super::weights::Origin;
 use super::{Frame, Walker};
-use crate::facts::{FunctionId, Model, ModelId, Value, Weights};
+use crate::facts::{FunctionId, GraphState, Model, ModelId, Value, Weights};
 use crate::position::Span;
 use crate::project::{ModelOrigin, Returned, Summary};
 
@@ -37,13 +37,14 @@ impl<'a> Walker<'a> {
         id: FunctionId,
         frame: &Frame<'a>,
         returned: Option<&Returned>,
+        made: &[(u32, GraphState, Weights)],
     ) -> Vec<(ModelId, ModelOrigin)> {
-        let (Some(returned), Some(node)) = (returned, self.definitions.functions[id.index()].node) else {
-            return Vec::new();
-        };
+        let Some(node) = self.definitions.functions[id.index()].node else { return Vec::new() };
         let mut all: Vec<&Weights> = Vec::new();
-        returned.value.all_weights(&mut all);
-        all.extend(returned.made.iter().map(|(_, _, weights)| weights));
+        if let Some(returned) = returned {
+            returned.value.all_weights(&mut all);
+        }
+        all.extend(made.iter().map(|(_, _, weights)| weights));
         let mut owners: Vec<ModelId> = all.iter().flat_map(|weights| weights.owners()).copied().collect();
         owners.sort_unstable();
         owners.dedup();
@@ -78,7 +79,7 @@ impl<'a> Walker<'a> {
     pub(super) fn adopt(
         &mut self,
         summary: &Summary,
-        returned: &Returned,
+        returned: Option<&Returned>,
         given: &dyn Fn(usize) -> Option<(Value, &'a str)>,
         call: Span,
         is_here: bool,
@@ -94,7 +95,9 @@ impl<'a> Walker<'a> {
             })
         };
         let mut all: Vec<&Weights> = Vec::new();
-        returned.value.all_weights(&mut all);
+        if let Some(returned) = returned {
+            returned.value.all_weights(&mut all);
+        }
         // One of several models that branches make, such as those of a factory, is one model for the caller.
         let alternatives = |weights: &&&Weights| {
             let owners = weights.owners();
