@@ -9,6 +9,7 @@ use super::model_call::LAST_OPERATIONS;
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
+use crate::position::Span;
 use crate::project::Summary;
 
 impl<'a> Walker<'a> {
@@ -124,12 +125,24 @@ impl<'a> Walker<'a> {
                 Some(name) => function.parameters.iter().position(|parameter| **parameter == **name),
             };
             let Some(index) = index else { continue };
+            // The number in `mean = average(mean, loss)` is that of the first call.
+            let is_first = self.frame.looped.is_some()
+                && matches!(argument.value.kind, Kind::Int(_) | Kind::Number)
+                && self.is_bound_to(call.span, argument.value_span);
+            let value = if is_first { Value::unknown() } else { argument.value.clone() };
             let joined = match self.seeds.get(&(id, index)) {
-                Some(old) => old.either(&argument.value),
-                None => argument.value.clone(),
+                Some(old) => old.either(&value),
+                None => value,
             };
             self.seeds.insert((id, index), joined);
         }
+    }
+
+    /// Returns `true` if a call's result is assigned to the name at a span.
+    fn is_bound_to(&self, call: Span, name: Span) -> bool {
+        let before = &self.text[..call.start as usize];
+        let line = before.rsplit(['\n', ';']).next().unwrap_or_default();
+        line.trim().strip_suffix('=').is_some_and(|target| target.trim() == self.slice(name))
     }
 
     /// Records loaders, scalers, and functions that are called without gradients.

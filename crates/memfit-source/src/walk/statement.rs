@@ -283,7 +283,11 @@ impl<'a> Walker<'a> {
                 }
                 let how = CounterBinding::Assigned(self.frame.looped);
                 let joins = source.is_some_and(|source| self.store_joined(name, source, &value, whole));
-                let sums = joins || source.is_some_and(|source| self.added(name, source).is_some());
+                let sums = joins
+                    || source.is_some_and(|source| {
+                        self.added(name, source).is_some()
+                            || self.store_helper_sum(name, source, &value, whole)
+                    });
                 let began = self.origin_of(name).filter(|_| sums);
                 self.bind(name, value, how);
                 self.keep_origin(name, began);
