@@ -5,6 +5,7 @@
 //! names; the second records facts. It walks loops twice, first silently, so that the recorded iteration sees
 //! the values left by the one before.
 
+mod arguments;
 mod bindings;
 mod call;
 mod callee;

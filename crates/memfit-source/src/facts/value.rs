@@ -452,38 +452,6 @@ impl Value {
         }
     }
 
-    /// Replaces the weights of it and its parts.
-    pub(crate) fn map_weights(&mut self, weights: &dyn Fn(&Weights) -> Weights) {
-        if self.weights.is_known() {
-            self.weights = weights(&self.weights);
-        }
-        if let Some(items) = &self.items {
-            let mut items = Self::clone(items);
-            items.map_weights(weights);
-            self.items = Some(Arc::new(items));
-        }
-        if let Kind::Tuple(parts) = &mut self.kind {
-            let mut mapped: Vec<Self> = parts.to_vec();
-            for part in &mut mapped {
-                part.map_weights(weights);
-            }
-            *parts = mapped.into();
-        }
-    }
-
-    /// Weights of it and its parts, where they are known.
-    pub(crate) fn all_weights<'v>(&'v self, into: &mut Vec<&'v Weights>) {
-        if self.weights.is_known() {
-            into.push(&self.weights);
-        }
-        if let Some(items) = &self.items {
-            items.all_weights(into);
-        }
-        if let Kind::Tuple(parts) = &self.kind {
-            parts.iter().for_each(|part| part.all_weights(into));
-        }
-    }
-
     /// Removes the ids that are meaningless in another file. The weights are those of the caller already.
     pub(crate) fn exported(mut self) -> Self {
         self.loader = None;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Facts, Flags, ModelId};
+use super::{Facts, Flags, Kind, ModelId, Value};
 
 /// Model, or a part of one.
 #[derive(Clone, Debug)]
@@ -137,6 +137,40 @@ impl Weights {
             self.union(other).uncertain()
         } else {
             self.union(other).with_unknown_owners().uncertain()
+        }
+    }
+}
+
+impl Value {
+    /// Replaces the weights of it and its parts.
+    pub(crate) fn map_weights(&mut self, weights: &dyn Fn(&Weights) -> Weights) {
+        if self.weights.is_known() {
+            self.weights = weights(&self.weights);
+        }
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.map_weights(weights);
+            self.items = Some(Arc::new(items));
+        }
+        if let Kind::Tuple(parts) = &mut self.kind {
+            let mut mapped: Vec<Self> = parts.to_vec();
+            for part in &mut mapped {
+                part.map_weights(weights);
+            }
+            *parts = mapped.into();
+        }
+    }
+
+    /// Weights of it and its parts, where they are known.
+    pub(crate) fn all_weights<'v>(&'v self, into: &mut Vec<&'v Weights>) {
+        if self.weights.is_known() {
+            into.push(&self.weights);
+        }
+        if let Some(items) = &self.items {
+            items.all_weights(into);
+        }
+        if let Kind::Tuple(parts) = &self.kind {
+            parts.iter().for_each(|part| part.all_weights(into));
         }
     }
 }
