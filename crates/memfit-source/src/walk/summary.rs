@@ -130,10 +130,14 @@ impl<'a> Walker<'a> {
         if let Some((value, _)) = &frame.returned {
             value.graph_ids(&mut ids);
         }
-        writes.iter().for_each(|(_, value)| value.graph_ids(&mut ids));
+        for (_, value) in writes {
+            value.graph_ids(&mut ids);
+        }
         if frame.parameters.len() > self.facts.function(frame.function).parameters.len() || !writes.is_empty()
         {
-            frame.ops.iter().take(MAX_CALL_OPS).for_each(|op| ids.extend_from_slice(&op.graph.ids));
+            for op in frame.ops.iter().take(MAX_CALL_OPS) {
+                ids.extend_from_slice(&op.graph.ids);
+            }
         }
         ids.sort_unstable();
         ids.dedup();
