@@ -349,6 +349,8 @@ impl<'a> Walker<'a> {
             let part = match &value.kind {
                 Kind::Tuple(parts) if parts.len() == targets.len() => parts[index].clone(),
                 Kind::Tuple(_) => Value::unknown(),
+                // `generator, discriminator = models`, of a list of models
+                Kind::Container { .. } if let Some(item) = value.item() => item,
                 _ => {
                     let mut part = value.clone().without(Flags::SCALAR);
                     if !matches!(part.kind, Kind::Tensor) {
