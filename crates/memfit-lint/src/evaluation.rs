@@ -80,7 +80,8 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` if a function sets the autograd mode by a value: `set_grad_enabled(True)` always turns it on.
+/// Returns `true` if a function sets the autograd mode by a value; `set_grad_enabled(True)` always turns it
+/// on.
 fn chooses_mode(facts: &Facts, text: &str, function: FunctionId) -> bool {
     let always_on = facts.calls.iter().filter(|call| {
         call.is("torch.set_grad_enabled")

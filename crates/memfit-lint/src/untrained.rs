@@ -117,8 +117,8 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
     !of(OpKind::TrainMode) && (evaluated || beside || loaded && trains_another(facts, last))
 }
 
-/// Returns `true` if the weights of a model are overwritten with those of another one, as for a target network
-/// or a moving average.
+/// Returns `true` if the weights of a model are overwritten with those of another one, as for a target
+/// network or a moving average.
 fn is_copied(facts: &Facts, op: &Op, model: &str) -> bool {
     let last = words(model).last().unwrap_or_default();
     facts.ops.iter().any(|other| {

@@ -2,8 +2,8 @@
 //!
 //! ## What it does
 //! Finds outputs and losses that a loop stores in a container while their graph is alive: in lists and
-//! dictionaries, in tensors that grow by concatenation, in replay buffers. Attributes that other methods of the
-//! object compute count as well.
+//! dictionaries, in tensors that grow by concatenation, in replay buffers. Attributes that other methods of
+//! the object compute count as well.
 //!
 //! ## Why
 //! A tensor keeps its graph alive, and the graph keeps the activations of its forward pass. Without a
