@@ -88,7 +88,8 @@ struct Frame<'a> {
     /// Autograd mode at its beginning.
     entered: Grad,
     parameters: Vec<u32>,
-    /// Attributes of its object that a method reads, with their graphs, which are among those of `parameters`.
+    /// Attributes of its object that a method reads, with their graphs, which are among those of
+    /// `parameters`.
     reads: Vec<(&'a str, u32)>,
     /// Parameters that it gives to a loss that takes logits.
     logits: Vec<usize>,

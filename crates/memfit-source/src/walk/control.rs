@@ -114,7 +114,8 @@ impl<'a> Walker<'a> {
         self.facts.loops[id.index()].end = order;
     }
 
-    /// Names that the iteration before has bound began outside of this one: `x = v if first else cat((x, v))`.
+    /// Names that the iteration before has bound began outside of this one: `x = v if first else cat((x,
+    /// v))`.
     fn begin_iteration(&mut self, id: LoopId, outside: Option<LoopId>) {
         let loops = &self.facts.loops;
         let within = |bound: LoopId| {
