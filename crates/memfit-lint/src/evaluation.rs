@@ -54,7 +54,7 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         let body = context.slice(facts.function(op.site.function).span);
         // The function chooses the mode itself.
         let own = if facts.function(op.site.function).name.is_empty() { facts.text.as_ref() } else { body };
-        if own.contains("set_grad_enabled") || is_volatile(facts, own) {
+        if chooses_mode(facts, own, op.site.function) || is_volatile(facts, own) {
             continue;
         }
         // A branch on the phase around the forward pass may choose the mode as well.
@@ -78,6 +78,17 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
             }
         }
     }
+}
+
+/// Returns `true` if a function sets the autograd mode by a value; `set_grad_enabled(True)` always turns it
+/// on.
+fn chooses_mode(facts: &Facts, text: &str, function: FunctionId) -> bool {
+    let always_on = facts.calls.iter().filter(|call| {
+        call.is("torch.set_grad_enabled")
+            && call.site.function == function
+            && call.argument(0, "mode").is_some_and(|mode| mode.value.kind == Kind::Bool(true))
+    });
+    text.matches("set_grad_enabled").count() > always_on.count()
 }
 
 /// Meaning of a branch, if it is that of a phase.

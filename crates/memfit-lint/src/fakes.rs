@@ -1,7 +1,7 @@
 //! Generators through which a discriminator's loss is differentiated: their gradients are cleared before
 //! their own optimizer steps.
 
-use memfit_source::{Call, Facts, Op, OpKind, Overlap};
+use memfit_source::{Call, Facts, FunctionId, Op, OpKind, Overlap};
 
 use crate::query::{backwards, optimizers_of};
 use crate::rule::{Context, Findings};
@@ -9,26 +9,27 @@ use crate::rule::{Context, Findings};
 /// Reports forward passes of generators whose output should be detached. `seen` has what is reported already.
 pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let call_of = |op: &Op| facts.calls.iter().find(|call| call.span == op.span);
-    for (pass, backward) in backwards(facts).filter(|(pass, _)| pass.via.is_none()) {
-        let forwards: Vec<(&Op, &Call)> = facts
+    for (pass, _) in backwards(facts) {
+        let forwards: Vec<&Op> = facts
             .ops
             .iter()
-            .filter(|op| op.kind == OpKind::Forward && op.via.is_none())
+            .filter(|op| op.kind == OpKind::Forward && !op.deep && op.via != Some(FunctionId::MODULE))
             .filter(|op| op.site.function == pass.site.function && op.site.order < pass.site.order)
-            .filter_map(|op| Some((op, call_of(op)?)))
-            .filter(|(_, call)| backward.loss.graph.contains(&call.result.graph))
+            .filter(|op| pass.graph.contains(&op.graph))
             .collect();
-        for (generator, made) in &forwards {
-            let judged = forwards.iter().find(|(other, call)| {
+        for generator in &forwards {
+            let judged = forwards.iter().find(|other| {
                 other.receiver != generator.receiver
                     && other.site.order > generator.site.order
-                    && call.arguments.iter().any(|argument| argument.value.graph.contains(&made.result.graph))
+                    && other.graph.contains(&generator.graph)
+                    && !generator.graph.contains(&other.graph)
             });
-            let Some((judge, judgement)) = judged else { continue };
+            let Some(judge) = judged else { continue };
             // The same judgement may train the generator as well, in a second pass through its graph.
-            let again = backwards(facts).any(|(other, second)| {
-                other.span != pass.span && second.loss.graph.contains(&judgement.result.graph)
+            let again = backwards(facts).any(|(other, _)| {
+                other.site.function == pass.site.function
+                    && other.site.order != pass.site.order
+                    && other.graph.contains(&judge.graph)
             });
             // A model that requires no gradients gets none.
             let is_set = facts.ops.iter().any(|op| {
@@ -43,6 +44,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
             let (Some(own), Some(of_judge)) = (own, of_judge) else { continue };
             let is_said = findings.found.iter().any(|found| {
                 found.span == generator.span && found.labels.iter().any(|label| label.span == pass.span)
+                    || found.span == judge.span
             });
             if own == of_judge || is_said || !is_cleared(facts, pass, generator, &own, &of_judge) {
                 continue;
@@ -60,6 +62,18 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Name of the only optimizer that is created with the parameters of a model.
 fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
     let facts = context.facts;
+    // Optimizers that a function of another file makes are known by their steps.
+    let mut steps: Vec<&str> = facts
+        .ops
+        .iter()
+        .filter(|op| matches!(op.kind, OpKind::Step { .. }) && op.site.function == model.site.function)
+        .filter(|op| op.weights.is_exact() && facts.overlap(&op.weights, &model.weights) == Overlap::Yes)
+        .map(|op| op.receiver.as_str())
+        .collect();
+    steps.dedup();
+    if let [one] = steps.as_slice() {
+        return Some((*one).to_owned());
+    }
     let mut made = optimizers_of(facts, &model.receiver, &model.weights);
     let target = facts.bound_to(made.next()?.span)?;
     // Other branches create it under the same name.

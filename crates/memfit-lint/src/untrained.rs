@@ -4,7 +4,7 @@
 use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, StoreKind};
 
 use crate::passes::is_pass;
-use crate::query::{optimizers_of, words};
+use crate::query::{backwards, optimizers_of, words};
 use crate::rule::{Context, Findings};
 
 /// Reports passes of models that are not trained, on inputs without a graph.
@@ -21,7 +21,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let Some(trained) = training_step(context, op) else { continue };
-        if !is_untrained(context, op, model)
+        if !(is_untrained(context, op, model) || is_copied(facts, op, model) && reaches_loss(facts, op, call))
             || is_trained_or_frozen(context, op, model)
             || context.may_be_without_grad(op.site.function)
         {
@@ -115,6 +115,25 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
     });
     let evaluated = of(OpKind::EvalMode) || made_evaluating(facts, last);
     !of(OpKind::TrainMode) && (evaluated || beside || loaded && trains_another(facts, last))
+}
+
+/// Returns `true` if the weights of a model are overwritten with those of another one, as for a target
+/// network or a moving average.
+fn is_copied(facts: &Facts, op: &Op, model: &str) -> bool {
+    let last = words(model).last().unwrap_or_default();
+    facts.ops.iter().any(|other| {
+        other.kind == OpKind::CopyWeights
+            && (other.receiver == model
+                || facts.overlap(&other.weights, &op.weights) == Overlap::Yes
+                || other.receiver.starts_with("self.") && words(&other.receiver).nth(1) == Some(last))
+    })
+}
+
+/// Returns `true` if a backward pass of the same function certainly goes through a pass.
+fn reaches_loss(facts: &Facts, op: &Op, call: &Call) -> bool {
+    backwards(facts).any(|(pass, backward)| {
+        pass.site.function == op.site.function && backward.loss.graph.contains(&call.result.graph)
+    })
 }
 
 /// Returns `true` for `teacher = make().eval()`.

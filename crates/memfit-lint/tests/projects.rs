@@ -322,3 +322,65 @@ class Sounds(Dataset):
     ];
     assert_eq!(files_with_finding("cuda-in-worker", &files), ["one/sounds.py"]);
 }
+
+/// Models and optimizers that functions of another file make.
+const FACTORIES: &str = "\
+import torch
+import torch.nn as nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+def get_gan(kind):
+    if kind == 'small':
+        d = nn.Linear(4, 1)
+        g = Net().train()
+    elif kind == 'large':
+        d = nn.Conv2d(3, 1, 1)
+        g = Net()
+    else:
+        raise ValueError(kind)
+    return d, g
+
+def get_optimizers(d, g):
+    return torch.optim.Adam(d.parameters()), torch.optim.Adam(g.parameters())
+";
+
+/// A GAN's training, with the line that clears the discriminator's gradients, and that with its fakes.
+fn gan(clears: &str, judged: &str) -> String {
+    format!(
+        "\
+import torch
+import utils
+
+def train(loader):
+    d, g = utils.get_gan('small')
+    d_opt, g_opt = utils.get_optimizers(d, g)
+    loss_of = torch.nn.BCELoss()
+    for x, ones, zeros in loader:
+        {clears}
+        fake = g(x)
+        d_loss = loss_of(d(x), ones) + loss_of(d({judged}), zeros)
+        d_loss.backward()
+        d_opt.step()
+        g_opt.zero_grad()
+        g_loss = loss_of(d(g(x)), ones)
+        g_loss.backward()
+        g_opt.step()
+"
+    )
+}
+
+#[test]
+fn models_of_a_factory_of_another_file_are_told_apart() {
+    let found = |rule: &str, text: &str| {
+        let files = [("pyproject.toml", ""), ("utils.py", FACTORIES), ("train.py", text)];
+        !files_with_finding(rule, &files).is_empty()
+    };
+    let good = gan("d_opt.zero_grad()", "fake.detach()");
+    assert!(!found("gradients-for-nothing", &good) && !found("missing-zero-grad", &good));
+    assert!(found("gradients-for-nothing", &gan("d_opt.zero_grad()", "fake")));
+    assert!(found("missing-zero-grad", &gan("pass", "fake.detach()")));
+}

@@ -228,6 +228,8 @@ pub enum OpKind {
     },
     /// `no_sync()`: gradient synchronisation is deferred.
     NoSync,
+    /// Parameters of a model are overwritten with those of another one: a copy, or a moving average.
+    CopyWeights,
     /// Parameters of a model are set to require gradients or not.
     RequireGrad {
         /// Whether they do, if that is known.
@@ -290,6 +292,9 @@ pub struct Op {
     pub receiver: String,
     /// Parameters concerned: those that an optimizer holds, a backward pass reaches, a model has.
     pub weights: Weights,
+    /// Graph of the result of a forward pass, or of the loss of a backward pass, with what a called function
+    /// adds to it.
+    pub graph: Graph,
     /// Site of the operation.
     pub site: Site,
     /// Called function that performs it.
@@ -340,6 +345,8 @@ pub struct Call {
     pub result: Value,
     /// `true` if the call is a statement.
     pub is_statement: bool,
+    /// Indices of the arguments that the called function gives to a loss that takes logits.
+    pub logits: Vec<usize>,
     /// Site of the call.
     pub site: Site,
 }

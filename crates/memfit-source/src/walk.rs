@@ -5,6 +5,7 @@
 //! names; the second records facts. It walks loops twice, first silently, so that the recorded iteration sees
 //! the values left by the one before.
 
+mod arguments;
 mod bindings;
 mod call;
 mod callee;
@@ -20,6 +21,7 @@ mod imported;
 mod library_calls;
 mod method;
 mod model_call;
+mod returned;
 mod statement;
 mod stores;
 mod subscript;
@@ -86,6 +88,11 @@ struct Frame<'a> {
     /// Autograd mode at its beginning.
     entered: Grad,
     parameters: Vec<u32>,
+    /// Attributes of its object that a method reads, with their graphs, which are among those of
+    /// `parameters`.
+    reads: Vec<(&'a str, u32)>,
+    /// Parameters that it gives to a loss that takes logits.
+    logits: Vec<usize>,
     globals: FxHashSet<&'a str>,
     /// Names that an enclosing function bound.
     outer: Option<Arc<FxHashMap<&'a str, Binding>>>,
@@ -112,6 +119,8 @@ pub(crate) struct Walker<'a> {
     /// Final bindings of the module.
     module: FxHashMap<&'a str, Binding>,
     attributes: FxHashMap<(ClassId, &'a str), Value>,
+    /// Names of attributes with `self.` before them.
+    attribute_names: FxHashMap<&'a str, &'a str>,
     /// Arguments seen for each function's parameters.
     seeds: FxHashMap<(FunctionId, usize), Value>,
     grads: FxHashMap<FunctionId, Grad>,
@@ -132,6 +141,8 @@ pub(crate) struct Walker<'a> {
     scalers_at: FxHashMap<u32, u32>,
     order: u32,
     depth: usize,
+    /// Arguments of the current call that a loss takes as logits.
+    logits: Vec<usize>,
 }
 
 pub(crate) fn span(node: &impl Ranged) -> Span {
@@ -207,6 +218,8 @@ impl Frame<'_> {
             stored_parameters: Vec::new(),
             entered: grad,
             parameters: Vec::new(),
+            reads: Vec::new(),
+            logits: Vec::new(),
             globals: FxHashSet::default(),
             outer: None,
             differentiated: FxHashSet::default(),
@@ -236,6 +249,7 @@ impl<'a> Walker<'a> {
             walked: vec![false; functions],
             module: FxHashMap::default(),
             attributes: FxHashMap::default(),
+            attribute_names: FxHashMap::default(),
             seeds: FxHashMap::default(),
             grads: FxHashMap::default(),
             own_modes: Vec::new(),
@@ -252,6 +266,7 @@ impl<'a> Walker<'a> {
             scalers_at: FxHashMap::default(),
             order: 0,
             depth: 0,
+            logits: Vec::new(),
         };
         walker.describe(module);
         walker.own_modes = walker.facts.functions.iter().map(|function| function.grad).collect();
@@ -403,7 +418,8 @@ impl<'a> Walker<'a> {
         self.facts.functions[id.index()].binds = binds.map(str::to_owned).collect();
         let returned = frame.returned.as_ref().is_some_and(|(value, _)| {
             // The graphs of its parameters are those of the caller.
-            value.graph.unknown || value.graph.ids.iter().any(|id| !frame.parameters.contains(id))
+            let own = &frame.parameters[..node.parameters.iter().count().min(frame.parameters.len())];
+            value.graph.unknown || value.graph.ids.iter().any(|id| !own.contains(id))
         });
         self.facts.functions[id.index()].hands_on = returned || frame.yields;
         self.frame = saved;
@@ -447,6 +463,10 @@ impl<'a> Walker<'a> {
         let mut value = names::value_by_name(name);
         if let Some(seed) = self.seeds.get(&(id, index)).filter(|seed| self.pass == 2 && !seed.is_unknown()) {
             value = seed.clone();
+            // One of several models has the parameter's name, which each call gives a meaning.
+            if value.weights.is_known() && !value.weights.is_exact() && value.is_module() {
+                value.weights = Weights::default();
+            }
             value.graph = Graph::unknown().clone_if(!seed.graph.is_none());
             value.forget_item_graphs();
         } else if let Some(annotation_value) =
@@ -454,8 +474,16 @@ impl<'a> Walker<'a> {
         {
             value = annotation_value;
         }
-        if matches!(value.kind, Kind::Unknown | Kind::Tensor) {
-            value.graph = Graph::of_parameter(graph);
+        match value.kind {
+            Kind::Unknown | Kind::Tensor => {
+                value.graph = Graph::of_parameter(graph);
+                value = value.with_flags(Flags::GIVEN);
+            }
+            // A transition, or a dictionary of losses, stands for the caller's.
+            Kind::Tuple(_) | Kind::Container { .. } if !value.graph.is_none() => {
+                value.map_graphs(&|part| Graph::of_parameter(graph).clone_if(!part.is_none()));
+            }
+            _ => {}
         }
         self.facts.functions[id.index()].inputs.push(value.graph.clone());
         value
@@ -508,7 +536,12 @@ impl<'a> Walker<'a> {
         }
         let site = self.site();
         let receiver = receiver.to_owned();
-        self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, call: None, deep: false });
+        let graph = match &kind {
+            OpKind::Backward(backward) => backward.loss.graph.clone(),
+            _ => Graph::none(),
+        };
+        let (via, call, deep) = (None, None, false);
+        self.frame.ops.push(Op { kind, span, receiver, weights, graph, site, via, call, deep });
     }
 
     /// Creates the graph of a forward pass; empty if gradients are off.

@@ -76,7 +76,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .filter_map(|op| op.site.looped)
             .filter(|id| facts.looped(*id).parent == Some(looped));
         let micro = nested.clone().next().is_some() && nested.clone().all(is_step);
-        let outer = !micro && facts.loops.iter().any(|inner| inner.parent == Some(looped))
+        // What steps by itself is a loop over batches, whatever loops it has besides.
+        let outer = !micro && !steps(looped) && facts.loops.iter().any(|inner| inner.parent == Some(looped))
             || facts.ops_in(looped).any(|op| op.deep && matches!(op.kind, OpKind::Step { .. }));
         if outer {
             continue;

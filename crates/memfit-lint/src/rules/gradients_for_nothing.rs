@@ -3,9 +3,11 @@
 //! ## What it does
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
 //! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a target that the
-//! trained model computes in evaluation mode, and for parts of a model of which the optimizer holds others.
-//! A teacher is any model that a training step calls on inputs without a graph, that is only evaluated or
-//! loaded, that no optimizer holds, and whose parameters nothing freezes; its name plays no part.
+//! trained model computes in evaluation mode, and for parts of a model of which the optimizer holds others. A
+//! teacher is any model that a training step calls on inputs without a graph, that is only evaluated, loaded,
+//! or overwritten with the weights of another model, that no optimizer holds, and whose parameters nothing
+//! freezes; its name plays no part. Models and optimizers may come from functions of other modules, and the
+//! passes and losses of a step may be in methods.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its

@@ -1,7 +1,9 @@
 //! # graph-in-container
 //!
 //! ## What it does
-//! Finds outputs and losses that a loop stores in a container while their graph is alive.
+//! Finds outputs and losses that a loop stores in a container while their graph is alive: in lists and
+//! dictionaries, in tensors that grow by concatenation, in replay buffers. Attributes that other methods of
+//! the object compute count as well.
 //!
 //! ## Why
 //! A tensor keeps its graph alive, and the graph keeps the activations of its forward pass. Without a

@@ -100,7 +100,7 @@ fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -
         let name = function.name.rsplit('.').next().unwrap_or_default();
         // `forward_features(model, x)` is a function of its own in some projects.
         (name.starts_with("forward") || name == "training_step")
-            && context.slice(function.span).contains(target)
+            && reads(context.slice(function.span), target)
     });
     let losses = facts.calls.iter().filter(|call| {
         let callee = context.slice(call.callee).to_ascii_lowercase();
@@ -117,6 +117,18 @@ fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -
     });
     let mut arguments = losses.flat_map(|call| &call.arguments);
     trains || differentiates || arguments.any(|argument| context.slice(argument.value_span).contains(target))
+}
+
+/// Returns `true` if a text has a name other than as that of an argument: `decode(embeddings=x)` does not
+/// read `embeddings`.
+fn reads(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let rest = text[at + name.len()..].trim_start();
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let whole = !before.is_some_and(is_word) && !text[at + name.len()..].starts_with(is_word);
+        whole && (!rest.starts_with('=') || rest.starts_with("=="))
+    })
 }
 
 /// Finds `register_forward_hook(lambda module, inputs, output: outputs.append(output))`.

@@ -1,7 +1,9 @@
 //! # scaler-call-missing
 //!
 //! ## What it does
-//! Finds training with a gradient scaler without a call of `scale()` or `update()`.
+//! Finds training with a gradient scaler without a call of `scale()` or `update()`, and optimizers that step
+//! by themselves although the loss was scaled or their gradients were unscaled: the scaler would skip
+//! infinite ones.
 //!
 //! ## Why
 //! Measured over three rounds: without `scale()` the first step raises ("Attempted step but _scale is None"),
@@ -31,7 +33,7 @@
 //! ## References
 //! - [Automatic mixed precision examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html)
 
-use memfit_source::{Call, Flags, Kind, Op, OpKind};
+use memfit_source::{Call, Flags, FunctionId, Kind, Op, OpKind};
 
 use crate::query::backward;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -51,12 +53,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         })
         .collect();
     let Some(first) = made.first() else { return };
-    // A metric object has an `update()` as well. The scaler of another object is known by its name only.
-    let of_scaler = |call: &Call| {
-        call.receiver.as_ref().is_some_and(|receiver| {
-            matches!(receiver.value.kind, Kind::Scaler(_)) || names_scaler(context.slice(receiver.span))
-        })
-    };
+    // A metric object has an `update()` as well.
+    let of_scaler = |call: &Call| of_scaler(context, call);
     let scales = facts
         .calls
         .iter()
@@ -64,6 +62,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let updates = facts.calls.iter().any(|call| call.is_method("update") && of_scaler(call));
     let handed =
         facts.functions.iter().flat_map(|function| &function.parameters).any(|name| names_scaler(name));
+    unchecked_steps(context, first, findings);
     if made.iter().any(|call| may_be_off(call)) {
         return;
     }
@@ -124,6 +123,48 @@ fn steps_unscaled(context: &Context<'_>, made: &Call, findings: &mut Findings<'_
                 .help(format!("call `scaler.step({})`", step.receiver));
         }
     }
+}
+
+/// Finds an optimizer that steps by itself after `scaler.unscale_(optimizer)`: its gradients may be infinite.
+fn unchecked_steps(context: &Context<'_>, made: &Call, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    if ["found_inf", "isinf", "isfinite", "isnan"].iter().any(|word| facts.text.contains(word)) {
+        return;
+    }
+    let steps = |name: &str, function: FunctionId| {
+        let own = facts.ops.iter().filter(move |op| op.site.function == function && op.via.is_none());
+        own.filter_map(|op| match op.kind {
+            OpKind::Step { scaled, .. } => Some((op, scaled)),
+            _ => None,
+        })
+        .filter(|(op, _)| op.receiver == name)
+        .collect::<Vec<_>>()
+    };
+    for call in facts.calls.iter().filter(|call| call.is_method("unscale_")) {
+        let (Some(optimizer), true) = (call.arguments.first(), of_scaler(context, call)) else { continue };
+        let name = context.slice(optimizer.value_span);
+        let found = steps(name, call.site.function);
+        if found.iter().any(|(_, scaled)| *scaled) {
+            continue;
+        }
+        let same = |op: &Op| op.site.order > call.site.order && op.site.guard == call.site.guard;
+        let Some((step, _)) = found.iter().find(|(op, _)| same(op)) else { continue };
+        findings
+            .report(
+                step.span,
+                "the scaler would skip this step after an overflow: now infinite gradients are applied",
+            )
+            .label(call.span, "the gradients are unscaled here")
+            .label(made.span, "the scaler is made here")
+            .help(format!("call `scaler.step({name})`"));
+    }
+}
+
+/// Returns `true` for the call of a method of a scaler. That of another object is known by its name only.
+fn of_scaler(context: &Context<'_>, call: &Call) -> bool {
+    call.receiver.as_ref().is_some_and(|receiver| {
+        matches!(receiver.value.kind, Kind::Scaler(_)) || names_scaler(context.slice(receiver.span))
+    })
 }
 
 /// Returns `true` if the scaler may be disabled, so that it needs no calls.

@@ -1,8 +1,9 @@
 //! # softmax-before-cross-entropy
 //!
 //! ## What it does
-//! Finds probabilities that are passed to a loss that takes logits, also where a model's head computes them.
-//! A second log-softmax has no effect, and is left alone.
+//! Finds probabilities that are passed to a loss that takes logits, also where a model's head computes them,
+//! and where a function or method of the project gives its argument to such a loss. A second log-softmax has
+//! no effect, and is left alone.
 //!
 //! ## Why
 //! `cross_entropy` applies `log_softmax` itself, so that probabilities are normalised twice. Measured: the
@@ -47,8 +48,30 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     "these are probabilities: the loss applies softmax to them once more",
                 )
                 .help("pass the logits");
+            continue;
+        }
+        // A function that gives its argument to such a loss.
+        let handed = call.logits.iter().filter_map(|index| call.arguments.get(*index));
+        let handed =
+            handed.filter(|argument| argument.value.is(Flags::SOFTMAX) && !argument.value.is(Flags::GIVEN));
+        for argument in handed.filter(|_| !is_said_there(context, call)) {
+            findings
+                .report(
+                    argument.value_span,
+                    "these are probabilities: the called function's loss applies softmax to them once more",
+                )
+                .help("pass the logits");
         }
     }
+}
+
+/// Returns `true` if the finding is at the loss of the called function.
+fn is_said_there(context: &Context<'_>, call: &memfit_source::Call) -> bool {
+    let Some(function) = call.function else { return false };
+    context.facts.calls.iter().filter(|other| other.site.function == function).any(|other| {
+        let first = other.argument(0, "input");
+        first.is_some_and(|first| first.value.is(Flags::SOFTMAX)) && takes_logits(context, other)
+    })
 }
 
 fn takes_logits(context: &Context<'_>, call: &memfit_source::Call) -> bool {

@@ -3,7 +3,8 @@
 //! ## What it does
 //! Finds running sums, means and lists of losses that remain tensors with a graph: in variables, in meters of
 //! the project or of timm, in containers that a function gets from the loop that calls it, and in tensors
-//! that grow by concatenation. Values that are computed from a loss count as well.
+//! that grow by concatenation, in attributes to which each step adds, in dictionaries, and by functions that
+//! average. Values that are computed from a loss count as well.
 //!
 //! ## Why
 //! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. The sum keeps a chain of
@@ -33,7 +34,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, Kind, LoopId, StoreKind, Value};
+use memfit_source::{Flags, GraphState, Kind, LoopId, Store, StoreKind, Value};
 
 use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -61,6 +62,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             {
                 How::Sum
             }
+            StoreKind::Add if sums_in_object(context, store) => How::Sum,
             StoreKind::GiveSum if store.grows.is_some() => How::Given,
             StoreKind::Append | StoreKind::Join => How::List,
             StoreKind::Item
@@ -148,7 +150,13 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let text = context.slice(store.value_span);
         let body = context.slice(function.span);
         let mut returned = body.lines().filter_map(|line| line.trim().strip_prefix("return "));
-        let is_returned = returned.any(|value| value.split('#').next().unwrap_or(value).trim() == text);
+        // `return {"loss": loss}`
+        let is_returned = returned.any(|value| {
+            let value = value.split('#').next().unwrap_or(value).trim();
+            let item = value.strip_prefix('{').and_then(|items| items.split([',', '}']).next());
+            let named = item.and_then(|item| item.split_once(':'));
+            value == text || named.is_some_and(|(key, item)| key.contains("loss") && item.trim() == text)
+        });
         if function.name.ends_with(".training_step")
             && store.target.starts_with("self.")
             && !store.value.graph.is_none()
@@ -204,6 +212,22 @@ enum How {
     Given,
     /// In a list, a dict or a concatenated tensor.
     List,
+}
+
+/// Returns `true` for a sum in an attribute to which a training step adds the loss that it differentiates,
+/// each time that it is called.
+fn sums_in_object(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let here = |other: &Store| other.site.function == store.site.function;
+    let set = facts.stores.iter().any(|other| {
+        here(other)
+            && other.kind == StoreKind::Assign
+            && other.target == store.target
+            && other.span != store.span
+    });
+    let trains = backwards(facts).any(|(op, _)| op.site.function == store.site.function && op.via.is_none());
+    let is_init = facts.function(store.site.function).name.ends_with("__init__");
+    store.target.starts_with("self.") && !set && trains && !is_init && store.value.graph.is_certain()
 }
 
 fn is_loss(value: &Value) -> bool {

@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds gradient accumulation that does not divide the loss by the length of the window, or divides it by
-//! another number, such as the size of a batch. Fabric does not divide it; Accelerate does.
+//! another number, such as the size of a batch, over iterations or in a loop over micro-batches. Fabric does
+//! not divide it; Accelerate does.
 //!
 //! ## Why
 //! The mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division
@@ -133,7 +134,9 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counts = || {
             words(over).filter(|word| {
                 let lower = word.to_ascii_lowercase();
-                lower.contains("accum") || lower.contains("micro")
+                lower.contains("accum")
+                    || lower.contains("micro")
+                    || lower.split('_').any(|part| part == "acc")
             })
         };
         let named = over.contains("range(") && counts().next().is_some();
@@ -158,6 +161,19 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             && !loss.is(Flags::SUMMED)
             && !loss.is_unknown()
             && !found.managed;
+        if named
+            && !divides
+            && !found.managed
+            && loss.divisor == Some(Divisor::BatchSize)
+            && !inside
+            && facts.ops.iter().any(steps)
+        {
+            findings
+                .report(op.span, "the loss is divided by the size of a batch, and not by the number of micro-batches: the gradients are not a mean")
+                .label(inner.header, "the micro-batches of one step")
+                .help("divide the loss by their number");
+            continue;
+        }
         if named && !divides && plain && !inside && facts.ops.iter().any(steps) {
             findings
                 .report(op.span, "the gradients of the micro-batches are summed, not averaged: they are as many times too large")

@@ -209,6 +209,8 @@ impl Flags {
     pub const LOG_SOFTMAX: Self = Self(1 << 25);
     /// A model without parameters, such as an activation function.
     pub const PARAMETERLESS: Self = Self(1 << 27);
+    /// A parameter of the function, or a view of one.
+    pub const GIVEN: Self = Self(1 << 28);
     /// Computed from the name's own value before, without its graph.
     pub const CUT_OFF: Self = Self(1 << 24);
 
@@ -316,7 +318,7 @@ impl Value {
         is_object.then(|| Self { weights: item.weights.clone().uncertain(), ..item.clone() })
     }
 
-    const fn is_object(&self) -> bool {
+    pub(crate) const fn is_object(&self) -> bool {
         matches!(
             self.kind,
             Kind::Module
@@ -450,12 +452,11 @@ impl Value {
         }
     }
 
-    /// Removes the ids that are meaningless in another file.
+    /// Removes the ids that are meaningless in another file. The weights are those of the caller already.
     pub(crate) fn exported(mut self) -> Self {
         self.loader = None;
         self.class = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
-        self.weights = Weights::default();
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -489,6 +490,10 @@ impl Value {
             (Kind::Loader(_), Kind::Loader(_)) => Kind::Loader(None),
             (Kind::Tensor, Kind::Number) | (Kind::Number, Kind::Tensor) => Kind::Tensor,
             (Kind::Container { .. }, Kind::Container { .. }) => Kind::Container { bounded: true },
+            // Each of several `return generator, discriminator`.
+            (Kind::Tuple(a), Kind::Tuple(b)) if a.len() == b.len() => {
+                Kind::Tuple(a.iter().zip(b.iter()).map(|(a, b)| a.either(b)).collect())
+            }
             _ => Kind::Unknown,
         };
         let nothing = |value: &Self| matches!(value.kind, Kind::None | Kind::Undefined);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Facts, Flags, ModelId};
+use super::{Facts, Flags, Kind, ModelId, Value};
 
 /// Model, or a part of one.
 #[derive(Clone, Debug)]
@@ -94,6 +94,19 @@ impl Weights {
         self
     }
 
+    /// The set with each owner replaced. Owners without a replacement are unknown ones. `is_one` tells that
+    /// all owners are alternatives for one model.
+    #[must_use]
+    pub(crate) fn replaced(&self, of: &dyn Fn(ModelId) -> Option<Self>, is_one: bool) -> Self {
+        let found: Vec<Option<Self>> = self.owners().iter().map(|owner| of(*owner)).collect();
+        let more = self.more || found.iter().any(|owner| !owner.as_ref().is_some_and(Self::is_known));
+        let all = found.iter().flatten().fold(Self::default(), |all, one| all.union(one));
+        if !all.is_known() {
+            return Self::default();
+        }
+        Self { more: all.more || more, maybe: all.maybe || self.maybe && !is_one, ..all }
+    }
+
     /// Union of two sets.
     #[must_use]
     pub(crate) fn union(&self, other: &Self) -> Self {
@@ -124,6 +137,40 @@ impl Weights {
             self.union(other).uncertain()
         } else {
             self.union(other).with_unknown_owners().uncertain()
+        }
+    }
+}
+
+impl Value {
+    /// Replaces the weights of it and its parts.
+    pub(crate) fn map_weights(&mut self, weights: &dyn Fn(&Weights) -> Weights) {
+        if self.weights.is_known() {
+            self.weights = weights(&self.weights);
+        }
+        if let Some(items) = &self.items {
+            let mut items = Self::clone(items);
+            items.map_weights(weights);
+            self.items = Some(Arc::new(items));
+        }
+        if let Kind::Tuple(parts) = &mut self.kind {
+            let mut mapped: Vec<Self> = parts.to_vec();
+            for part in &mut mapped {
+                part.map_weights(weights);
+            }
+            *parts = mapped.into();
+        }
+    }
+
+    /// Weights of it and its parts, where they are known.
+    pub(crate) fn all_weights<'v>(&'v self, into: &mut Vec<&'v Weights>) {
+        if self.weights.is_known() {
+            into.push(&self.weights);
+        }
+        if let Some(items) = &self.items {
+            items.all_weights(into);
+        }
+        if let Kind::Tuple(parts) = &self.kind {
+            parts.iter().for_each(|part| part.all_weights(into));
         }
     }
 }

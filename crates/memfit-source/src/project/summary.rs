@@ -4,21 +4,40 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::facts::{Flags, Grad, GraphState, GuardTest, Kind, OpKind, Value, Weights};
+use crate::facts::{Flags, Grad, Graph, GraphState, GuardTest, Kind, Model, ModelId, OpKind, Value, Weights};
 use crate::position::Span;
 
 /// Effects and result of a function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) parameters: Vec<String>,
-    /// Graphs that represent its parameters in the returned value.
+    /// Graphs that represent its parameters, and then those of the attributes that it reads.
     pub(crate) parameter_graphs: Vec<u32>,
+    /// Attributes of the object that a method reads, whose graphs follow those of the parameters.
+    pub(crate) reads: Vec<Arc<str>>,
+    /// Attributes of the object that a method sets, with their values at its end.
+    pub(crate) writes: Vec<(Arc<str>, Value)>,
+    /// Graphs created by the function: ids, states, and the parameters that they reach.
+    pub(crate) made: Vec<(u32, GraphState, Weights)>,
     pub(crate) is_method: bool,
     pub(crate) grad_off: bool,
     pub(crate) ops: Vec<SummaryOp>,
     pub(crate) returns: Option<Returned>,
     /// Containers of the object to which it adds parameters.
     pub(crate) stored_parameters: Vec<StoredParameters>,
+    /// Positions of the parameters that it gives to a loss that takes logits.
+    pub(crate) logits: Vec<usize>,
+    /// Models of the returned value.
+    pub(crate) models: Vec<(ModelId, ModelOrigin)>,
+}
+
+/// Origin of a model in a returned value, for the caller.
+#[derive(Clone, Debug)]
+pub(crate) enum ModelOrigin {
+    /// Each call makes it anew.
+    Made(Box<Model>),
+    /// The parameter at this position.
+    Given(usize),
 }
 
 /// Container of an object to which a method adds its parameters.
@@ -44,6 +63,8 @@ pub(crate) struct SummaryOp {
     /// Positions of the parameters that a backward pass goes through.
     pub(crate) through: Vec<usize>,
     pub(crate) grad: Grad,
+    /// Graph of a pass, or of a loss.
+    pub(crate) graph: Graph,
     /// `true` if the mode is that of the caller.
     pub(crate) inherits: bool,
     /// Span in the function's file.
@@ -53,8 +74,6 @@ pub(crate) struct SummaryOp {
 #[derive(Clone, Debug)]
 pub(crate) struct Returned {
     pub(crate) value: Value,
-    /// Graphs created by the function: ids, states, and the parameters that they reach.
-    pub(crate) made: Vec<(u32, GraphState, Weights)>,
 }
 
 /// Details of a class that importing modules need.

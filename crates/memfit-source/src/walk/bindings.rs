@@ -2,8 +2,11 @@
 
 use super::Walker;
 use super::env::Binding;
-use crate::facts::{CounterBinding, Flags, FunctionId, Graph, Kind, Value};
+use crate::facts::{CounterBinding, Flags, FunctionId, Graph, GraphState, Kind, Value, Weights};
 use crate::names;
+
+/// Maximum number of attributes that a method reads and whose graphs are followed.
+const MAX_READS: usize = 64;
 
 impl<'a> Walker<'a> {
     /// Binds a name.
@@ -55,6 +58,7 @@ impl<'a> Walker<'a> {
     pub(super) fn attribute(&mut self, name: &'a str, value: &Value) {
         let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return };
         let Some(attribute) = name.strip_prefix("self.").filter(|rest| !rest.contains('.')) else { return };
+        self.attribute_names.insert(attribute, name);
         let mut value = value.clone();
         value.graph = Graph::unknown().clone_if(!value.graph.is_none());
         value.forget_item_graphs();
@@ -64,6 +68,26 @@ impl<'a> Walker<'a> {
             _ => value,
         };
         self.attributes.insert((class, attribute), joined);
+    }
+
+    /// Gives the value of an attribute that a method reads the graph that the attribute has at its calls.
+    fn read_attribute(&mut self, attribute: &'a str, mut value: Value) -> Value {
+        let is_followed = self.pass == 2
+            && self.frame.reads.len() < MAX_READS
+            && matches!(value.kind, Kind::Unknown | Kind::Tensor)
+            && value.graph.is_unseen()
+            && !value.graph.has_passes();
+        if is_followed {
+            let known = self.frame.reads.iter().find(|(known, _)| *known == attribute).map(|(_, id)| *id);
+            let id = known.unwrap_or_else(|| {
+                let id = self.graphs.fresh(GraphState::Unknown, Weights::default());
+                self.frame.reads.push((attribute, id));
+                self.frame.parameters.push(id);
+                id
+            });
+            value.graph = Graph::of_parameter(id);
+        }
+        value
     }
 
     /// Value of a name or a dotted name.
@@ -81,7 +105,8 @@ impl<'a> Walker<'a> {
             && let Some(class) = self.definitions.functions[self.frame.function.index()].class
             && let Some(value) = self.attributes.get(&(class, attribute))
         {
-            return (value.clone(), CounterBinding::Elsewhere);
+            let value = value.clone();
+            return (self.read_attribute(attribute, value), CounterBinding::Elsewhere);
         }
         if name.contains('.') {
             return (Value::unknown(), CounterBinding::Elsewhere);

@@ -57,9 +57,13 @@ impl<'a> Walker<'a> {
             parentheses: span(&node.arguments),
             result: Value::default(),
             is_statement,
+            logits: Vec::new(),
             site: self.site(),
         };
+        let outside = std::mem::take(&mut self.logits);
         call.result = self.outcome(node, &call, &target);
+        call.logits = std::mem::replace(&mut self.logits, outside);
+        self.record_logits(&call);
         let result = call.result.clone();
         self.record_arguments(&call);
         if self.recording() {
@@ -88,44 +92,6 @@ impl<'a> Walker<'a> {
             });
         }
         arguments
-    }
-
-    /// Records the arguments of a function for the second pass.
-    fn record_arguments(&mut self, call: &Call) {
-        // Creating an object calls its `__init__`.
-        let made = match call.target.kind {
-            Kind::Class(class) if call.function.is_none() => self.method_of(class, "__init__", 0),
-            _ => None,
-        };
-        let Some(id) = call.function.or(made) else { return };
-        if self.frame.silent > 0 {
-            return;
-        }
-        self.facts.functions[id.index()].called = true;
-        if self.pass != 1 {
-            return;
-        }
-        let grad = self.frame.grad;
-        let known = self.grads.get(&id).copied().unwrap_or(grad);
-        self.grads.insert(id, if known == grad { grad } else { Grad::Unknown });
-        let function = &self.facts.functions[id.index()];
-        let skipped = usize::from(function.class.is_some() && (call.receiver.is_some() || made.is_some()));
-        let mut position = skipped;
-        for argument in call.arguments.iter().filter(|argument| !argument.starred) {
-            let index = match &argument.name {
-                None => {
-                    position += 1;
-                    Some(position - 1)
-                }
-                Some(name) => function.parameters.iter().position(|parameter| **parameter == **name),
-            };
-            let Some(index) = index else { continue };
-            let joined = match self.seeds.get(&(id, index)) {
-                Some(old) => old.either(&argument.value),
-                None => argument.value.clone(),
-            };
-            self.seeds.insert((id, index), joined);
-        }
     }
 
     /// Records loaders, scalers, and functions that are called without gradients.
@@ -267,7 +233,9 @@ impl<'a> Walker<'a> {
                 (argument.name.as_deref(), argument.value.clone(), self.slice(argument.value_span))
             })
             .collect();
-        self.replay(summary, id, &arguments, receiver, call.span)
+        let result = self.replay(summary, id, &arguments, receiver, call.span);
+        self.logits = Self::arguments_of_logits(summary, call, receiver.is_some());
+        result
     }
 
     pub(super) fn call_path(&mut self, node: &'a ExprCall, call: &Call, path: &str, inputs: &Graph) -> Value {
@@ -410,6 +378,20 @@ impl<'a> Walker<'a> {
                 let device = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
                 Value::tensor(Graph::none()).with_device(device)
             }
+            // Apex returns its arguments, changed in place.
+            ("apex.amp.initialize", _) => {
+                let given: Vec<Value> = call
+                    .arguments
+                    .iter()
+                    .take_while(|argument| argument.name.is_none() && !argument.starred)
+                    .filter(|argument| !argument.value.weights.is_known() || argument.value.is_object())
+                    .map(|argument| argument.value.clone())
+                    .collect();
+                match <[Value; 1]>::try_from(given) {
+                    Ok([model]) => model,
+                    Err(given) => Value::from_kind(Kind::Tuple(given.into())),
+                }
+            }
             // Apex; its result is differentiated instead of the loss.
             (_, "scale_loss") => call.arguments.first()?.value.clone(),
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
@@ -457,13 +439,18 @@ impl<'a> Walker<'a> {
                     ..Value::from_kind(Kind::Container { bounded }).with_flags(flags)
                 };
                 let first = call.arguments.first().map(|first| &first.value);
+                for named in call.arguments.iter().filter(|argument| argument.name.is_some()) {
+                    made.add_item(&named.value);
+                    made.graph = made.graph.union(&named.value.graph);
+                    made.flags = made.flags.union(scalar_with_graph(&named.value));
+                }
                 match (path, first) {
                     ("collections.defaultdict", Some(class)) => {
                         if let Some(item) = self.object_of(&class.kind) {
                             made.add_item(&item);
                         }
                     }
-                    (_, Some(first)) => made.items.clone_from(&first.items),
+                    (_, Some(first)) if first.items.is_some() => made.items.clone_from(&first.items),
                     _ => {}
                 }
                 made
@@ -568,4 +555,9 @@ impl<'a> Walker<'a> {
             }
         }
     }
+}
+
+/// [`Flags::SCALAR`] for a loss: a container of losses has the flag as well.
+pub(super) fn scalar_with_graph(value: &Value) -> Flags {
+    if value.is(Flags::SCALAR) && !value.graph.is_none() { Flags::SCALAR } else { Flags::NONE }
 }

@@ -204,7 +204,19 @@ impl<'a> Walker<'a> {
             }
             _ => None,
         }?;
-        self.method_of(class, name, 0)
+        let own = self.method_of(class, name, 0);
+        own.or_else(|| self.method_of_subclass(class, name).filter(|_| self.slice(receiver.span) == "self"))
+    }
+
+    /// Method that a base class leaves to its subclasses, if one of this file alone defines it.
+    fn method_of_subclass(&self, class: crate::facts::ClassId, name: &str) -> Option<FunctionId> {
+        let base = self.facts.class(class).name.as_str();
+        let mut found = self.facts.classes.iter().zip(&self.definitions.classes).filter_map(|(sub, node)| {
+            let id = node.methods.get(name)?;
+            sub.bases.iter().any(|known| known == base).then_some(*id)
+        });
+        let one = found.next()?;
+        found.next().is_none().then_some(one)
     }
 
     pub(super) fn method_of(

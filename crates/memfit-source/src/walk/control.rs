@@ -103,6 +103,7 @@ impl<'a> Walker<'a> {
             self.frame.silent += 1;
             body(self);
             self.frame.silent -= 1;
+            self.begin_iteration(id, outside);
         }
         self.frame.iteration_first_graph = self.graphs.count();
         body(self);
@@ -111,6 +112,16 @@ impl<'a> Walker<'a> {
         let order = self.order + 1;
         self.order = order;
         self.facts.loops[id.index()].end = order;
+    }
+
+    /// Names that the iteration before has bound began outside of this one: `x = v if first else cat((x,
+    /// v))`.
+    fn begin_iteration(&mut self, id: LoopId, outside: Option<LoopId>) {
+        let loops = &self.facts.loops;
+        let within = |bound: LoopId| {
+            std::iter::successors(Some(bound), |inner| loops[inner.index()].parent).any(|inner| inner == id)
+        };
+        self.frame.env.outlive(|bound| within(bound).then_some(outside));
     }
 
     fn assign_target(&mut self, target: &'a Expr, element: &Value, id: LoopId) {

@@ -273,6 +273,9 @@ fn is_plain(name: &str) -> bool {
         "typing",
         "sacred",
     ];
-    ROOTS.iter().any(|root| name.strip_prefix(root).is_some_and(|rest| rest.starts_with('.')))
+    // `@register_train("custom")`, `@MODELS.register_module()`
+    let last = name.rsplit('.').next().unwrap_or(name);
+    last.starts_with("register")
+        || ROOTS.iter().any(|root| name.strip_prefix(root).is_some_and(|rest| rest.starts_with('.')))
         || PLAIN.contains(&name.rsplit('.').next().unwrap_or(name))
 }

@@ -1,8 +1,9 @@
 //! Bindings of names, with undo: branches are walked one after another from the same state.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{CounterBinding, LoopId};
 use crate::facts::{GraphState, Kind, Value, Weights};
@@ -25,6 +26,9 @@ pub(super) struct Env<'a> {
     log: Vec<(&'a str, Option<Binding>)>,
 }
 
+/// Maximum number of attributes of an object that are followed through a call.
+const MAX_ATTRIBUTES: usize = 64;
+
 /// Changes made by a branch.
 #[derive(Debug, Default)]
 pub(super) struct Delta<'a> {
@@ -42,6 +46,17 @@ impl<'a> Env<'a> {
     pub(super) fn set(&mut self, name: &'a str, binding: Binding) {
         let old = self.names.insert(name, binding);
         self.log.push((name, old));
+    }
+
+    /// Replaces the outermost loop of the names that are bound in some loop.
+    pub(super) fn outlive(&mut self, outside: impl Fn(LoopId) -> Option<Option<LoopId>>) {
+        let earlier = self.names.iter().filter_map(|(name, binding)| {
+            let outer = outside(binding.outer?)?;
+            Some((*name, Binding { outer, ..binding.clone() }))
+        });
+        for (name, binding) in earlier.collect::<Vec<_>>() {
+            self.set(name, binding);
+        }
     }
 
     pub(super) fn remove(&mut self, name: &'a str) {
@@ -72,6 +87,36 @@ impl<'a> Env<'a> {
     pub(super) fn bound(&self) -> impl Iterator<Item = &'a str> + '_ {
         let bound = self.names.iter().filter(|(_, binding)| binding.how != CounterBinding::Parameter);
         bound.map(|(name, _)| *name).filter(|name| !name.contains(['.', '[']))
+    }
+
+    /// Returns `true` for a name that the function binds by other than being a parameter.
+    pub(super) fn is_own(&self, name: &str) -> bool {
+        self.names.get(name).is_some_and(|binding| binding.how != CounterBinding::Parameter)
+    }
+
+    /// Tensors and numbers that a method binds to attributes of its object.
+    pub(super) fn attributes(&self) -> Vec<(Arc<str>, Value)> {
+        let mut found: Vec<(Arc<str>, Value)> = self
+            .names
+            .iter()
+            .filter_map(|(name, binding)| {
+                let attribute = name.strip_prefix("self.").filter(|rest| !rest.contains(['.', '[']))?;
+                let plain = matches!(
+                    binding.value.kind,
+                    Kind::Tensor | Kind::Unknown | Kind::None | Kind::Number | Kind::Int(_)
+                );
+                plain.then(|| (Arc::from(attribute), binding.value.clone()))
+            })
+            .collect();
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found.truncate(MAX_ATTRIBUTES);
+        found
+    }
+
+    /// Values that objects and the module keep: those of attributes, and of global names.
+    pub(super) fn kept<'s>(&'s self, globals: &'s FxHashSet<&'a str>) -> impl Iterator<Item = &'s Value> {
+        let outside = |name: &str| name.contains(['.', '[']) || globals.contains(name);
+        self.names.iter().filter(move |(name, _)| outside(name)).map(|(_, binding)| &binding.value)
     }
 
     /// Copy of all bindings.

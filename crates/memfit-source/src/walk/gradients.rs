@@ -49,4 +49,31 @@ impl<'a> Walker<'a> {
         let receiver = self.slice(span(owner));
         self.op(OpKind::WriteGrad { single, clears }, whole, receiver, Weights::default());
     }
+
+    /// Records `for own, other in zip(target.parameters(), model.parameters()): own.data.copy_(other)`.
+    pub(super) fn copies_weights(&mut self, written: &'a Expr, whole: Span) {
+        let mut name = written;
+        if let Expr::Attribute(attribute) = name
+            && attribute.attr.id.as_str() == "data"
+        {
+            name = &attribute.value;
+        }
+        let Expr::Name(name) = name else { return };
+        let Some(binding) = self.frame.env.get(name.id.as_str()) else { return };
+        let CounterBinding::Target(id) = binding.how else { return };
+        let found = &self.facts.loops[id.index()];
+        let place = found.targets.iter().position(|target| target == name.id.as_str());
+        let over = self.slice(found.iterable);
+        let Some(pair) = over.strip_prefix("zip(").and_then(|over| over.strip_suffix(')')) else { return };
+        let models: Vec<&'a str> =
+            pair.split(',').filter_map(|part| part.trim().strip_suffix(".parameters()")).collect();
+        if let ([first, second], Some(place @ 0..=1), true) =
+            (models.as_slice(), place, found.targets.len() == 2)
+        {
+            let model = if place == 0 { *first } else { *second };
+            let known = self.lookup(model).0;
+            let weights = self.weights_of(model, &known);
+            self.op(OpKind::CopyWeights, whole, model, weights);
+        }
+    }
 }

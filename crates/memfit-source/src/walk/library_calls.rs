@@ -96,6 +96,33 @@ const LOSSES: &[&str] = &[
     "gaussian_nll_loss",
 ];
 
+/// Classes of optimizers in libraries other than PyTorch, and in projects that have their own.
+const OPTIMIZERS: &[&str] = &[
+    "Adam",
+    "AdamW",
+    "SGD",
+    "RMSprop",
+    "RAdam",
+    "Adamax",
+    "BertAdam",
+    "OpenAIAdam",
+    "FusedAdam",
+    "FusedLAMB",
+    "FusedSGD",
+    "DeepSpeedCPUAdam",
+    "Adam8bit",
+    "AdamW8bit",
+    "PagedAdamW8bit",
+    "Adafactor",
+    "AdaBelief",
+    "Lamb",
+    "LAMB",
+    "LARS",
+    "Lion",
+    "Prodigy",
+    "Ranger",
+];
+
 /// Looks up a function or class of the standard library or a framework.
 pub(super) fn known_call(path: &str) -> Option<CallResult> {
     let last = path.rsplit('.').next().unwrap_or(path);
@@ -153,7 +180,15 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
         | "builtins.dict"
         | "builtins.set"
         | "builtins.tuple"
-        | "collections.OrderedDict" => CallResult::Made(Kind::Container { bounded: false }, Flags::NONE),
+        | "collections.OrderedDict"
+        // Dictionaries with attributes.
+        | "types.SimpleNamespace"
+        | "argparse.Namespace"
+        | "munch.Munch"
+        | "munch.DefaultMunch"
+        | "easydict.EasyDict"
+        | "addict.Dict"
+        | "box.Box" => CallResult::Made(Kind::Container { bounded: false }, Flags::NONE),
         "builtins.float"
         | "builtins.int"
         | "builtins.str"
@@ -168,6 +203,7 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
         }
         "accelerate.Accelerator" | "lightning.Fabric" | "lightning_fabric.Fabric" => return None,
         _ if path.starts_with("numpy.") => CallResult::Number,
+        _ if OPTIMIZERS.contains(&last) => CallResult::Made(Kind::Optimizer, Flags::NONE),
         _ => return None,
     })
 }

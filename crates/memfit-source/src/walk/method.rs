@@ -204,6 +204,13 @@ impl<'a> Walker<'a> {
                     _ => value.without(Flags::FROZEN),
                 }
             }
+            // `target.load_state_dict(model.state_dict())`
+            "load_state_dict"
+                if call.argument(0, "state_dict").is_some_and(|of| of.value.kind == Kind::StateDict) =>
+            {
+                self.op(OpKind::CopyWeights, call.span, text, weights);
+                Value::from_kind(Kind::Unknown)
+            }
             "apply" | "share_memory" => value,
             "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
                 Value { weights, ..Value::from_kind(Kind::Unknown) }
@@ -235,6 +242,11 @@ impl<'a> Walker<'a> {
         // `torch.distributions` samples without gradients; distributions of other libraries may not.
         if name == "sample" && matches!(value.kind, Kind::Tensor) {
             return self.call_unknown(node, &value.graph);
+        }
+        if matches!(name, "copy_" | "mul_" | "lerp_" | "add_")
+            && let Expr::Attribute(attribute) = &*node.func
+        {
+            self.copies_weights(&attribute.value, call.span);
         }
         // Sizes and dimensions contribute no graph.
         let graph = if takes_sizes(name) { value.graph.clone() } else { value.graph.union(inputs) };
@@ -290,16 +302,19 @@ impl<'a> Walker<'a> {
             Method::View => Value { kind, ..value }.with_flags(Flags::VIEW),
             Method::Divide => {
                 let divisor = call.arguments.first().and_then(|by| value.divided_by(&by.value));
-                let found = Value { kind, graph, divisor, ..value }.with_flags(Flags::DIVIDED);
+                let found = Value { kind, graph, divisor, ..value };
+                let found = found.without(Flags::GIVEN).with_flags(Flags::DIVIDED);
                 self.changed_in_place(node, name, &found);
                 found
             }
             Method::Multiply => {
-                let found = Value { kind, graph, divisor: None, ..value }.with_flags(Flags::OPAQUE);
+                let found = Value { kind, graph, divisor: None, ..value };
+                let found = found.without(Flags::GIVEN).with_flags(Flags::OPAQUE);
                 self.changed_in_place(node, name, &found);
                 found
             }
             Method::Reduce { sums } => {
+                let value = value.without(Flags::GIVEN);
                 let scalar = call.arguments.is_empty();
                 let mut flags = if scalar { Flags::SCALAR } else { Flags::NONE };
                 if sums && scalar {
@@ -307,7 +322,7 @@ impl<'a> Walker<'a> {
                 }
                 Value { kind, graph, ..value }.without(Flags::VIEW).with_flags(flags)
             }
-            Method::Marked(flag) => Value { kind, graph, ..value }.with_flags(flag),
+            Method::Marked(flag) => Value { kind, graph, ..value }.without(Flags::GIVEN).with_flags(flag),
             Method::Plain => {
                 if value.is_unknown() && !value.is(Flags::BATCH) {
                     let mut unseen = self.call_unknown(node, &graph);
@@ -320,6 +335,7 @@ impl<'a> Walker<'a> {
                     .union(Flags::FULL_IMAGE)
                     .union(Flags::WIDENED);
                 let same = super::library_calls::is_elementwise(name);
+                let changed = if takes_sizes(name) { changed } else { changed.union(Flags::GIVEN) };
                 let flags = value.flags.without(if same { changed } else { changed.union(Flags::SCALAR) });
                 let trains = name.starts_with("requires_grad");
                 let graph = if trains { graph.with_unknown() } else { graph };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Walker;
 use super::library_calls::CallResult;
-use crate::facts::{Call, Device, Flags, Grad, Graph, Kind, OpKind, Value};
+use crate::facts::{Argument, Call, Criterion, Device, Flags, Grad, Graph, Kind, OpKind, Value};
 use crate::project::Summary;
 
 /// Operations for which rules check whether they are the last on an output.
@@ -33,6 +33,9 @@ impl Walker<'_> {
         } else {
             self.forward(&inputs, weights)
         };
+        if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
+            op.graph = graph.clone();
+        }
         let device = if module.device == Device::Unknown {
             // A wrapper such as `DataParallel` moves the batch itself.
             let given = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
@@ -144,5 +147,37 @@ impl Walker<'_> {
                 .with_flags(flags.union(Flags::NO_GRAD_BUILT));
         }
         Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
+    }
+
+    /// Records that a function gives one of its parameters to a loss that takes logits.
+    pub(super) fn record_logits(&mut self, call: &Call) {
+        let which = match &call.target.kind {
+            Kind::Criterion { which, .. } => Some(*which),
+            _ => None,
+        };
+        let is_loss = call.is("torch.nn.functional.cross_entropy") || which == Some(Criterion::CrossEntropy);
+        let own = call.argument(0, "input").filter(|_| is_loss);
+        let handed = call.logits.iter().filter_map(|index| call.arguments.get(*index));
+        let given = own.into_iter().chain(handed).filter(|argument| argument.value.is(Flags::GIVEN));
+        for argument in given {
+            let ids = &argument.value.graph.ids;
+            let index = self.frame.parameters.iter().position(|id| ids.contains(id));
+            self.frame.logits.extend(index.filter(|index| !self.frame.logits.contains(index)));
+        }
+    }
+
+    /// Arguments of a call that the called function gives to a loss that takes logits.
+    pub(super) fn arguments_of_logits(summary: &Summary, call: &Call, has_receiver: bool) -> Vec<usize> {
+        let skipped = usize::from(summary.is_method && has_receiver);
+        let place = |parameter: &usize| {
+            let name = summary.parameters.get(*parameter)?;
+            let named = |argument: &Argument| argument.name.as_deref() == Some(name.as_str());
+            call.arguments.iter().position(named).or_else(|| {
+                let index = parameter.checked_sub(skipped)?;
+                let before = call.arguments.get(..=index)?;
+                before.iter().all(|argument| argument.name.is_none() && !argument.starred).then_some(index)
+            })
+        };
+        summary.logits.iter().filter_map(place).collect()
     }
 }

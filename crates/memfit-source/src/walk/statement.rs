@@ -283,7 +283,11 @@ impl<'a> Walker<'a> {
                 }
                 let how = CounterBinding::Assigned(self.frame.looped);
                 let joins = source.is_some_and(|source| self.store_joined(name, source, &value, whole));
-                let sums = joins || source.is_some_and(|source| self.added(name, source).is_some());
+                let sums = joins
+                    || source.is_some_and(|source| {
+                        self.added(name, source).is_some()
+                            || self.store_helper_sum(name, source, &value, whole)
+                    });
                 let began = self.origin_of(name).filter(|_| sums);
                 self.bind(name, value, how);
                 self.keep_origin(name, began);
@@ -294,6 +298,9 @@ impl<'a> Walker<'a> {
                     return;
                 }
                 self.eval(&attribute.value);
+                if attribute.attr.id.as_str() == "data" {
+                    self.copies_weights(&attribute.value, whole);
+                }
                 if attribute.attr.id.as_str() == "requires_grad" {
                     self.require_grad_of(&attribute.value, value.truth(), whole);
                 }
@@ -342,6 +349,8 @@ impl<'a> Walker<'a> {
             let part = match &value.kind {
                 Kind::Tuple(parts) if parts.len() == targets.len() => parts[index].clone(),
                 Kind::Tuple(_) => Value::unknown(),
+                // `generator, discriminator = models`, of a list of models
+                Kind::Container { .. } if let Some(item) = value.item() => item,
                 _ => {
                     let mut part = value.clone().without(Flags::SCALAR);
                     if !matches!(part.kind, Kind::Tensor) {
@@ -385,7 +394,9 @@ impl<'a> Walker<'a> {
         let (held, _) = self.lookup(target);
         let root = target.split('[').next().unwrap_or(target);
         let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
-        let bound = bound.map(|binding| if how == StoreKind::Add { binding.outer } else { binding.looped });
+        // What begins in one branch (`x = v if x is None`) grows in the others.
+        let grows = matches!(how, StoreKind::Add | StoreKind::Join);
+        let bound = bound.map(|binding| if grows { binding.outer } else { binding.looped });
         if matches!(how, StoreKind::Append | StoreKind::Item) {
             self.add_item(target, value);
         }
@@ -537,6 +548,7 @@ impl<'a> Walker<'a> {
             parentheses: Span::empty(whole.end),
             result: Value::from_kind(Kind::None),
             is_statement: true,
+            logits: Vec::new(),
             site,
         });
     }

@@ -62,13 +62,16 @@ impl<'a> Walker<'a> {
     /// Returns `true` if a graph has a part of an earlier iteration of the innermost loop.
     pub(super) fn goes_back(&self, graph: &Graph) -> bool {
         let earlier = self.frame.loop_first_graph..self.frame.iteration_first_graph;
-        graph.ids.iter().any(|id| earlier.contains(id) && graph.has(*id))
+        let own = &self.frame.parameters;
+        graph.ids.iter().any(|id| earlier.contains(id) && graph.has(*id) && !own.contains(id))
     }
 
     /// Returns `true` if a part of a value's graph is built in a loop.
     pub(super) fn is_built_in(&self, value: &Value, looped: Option<LoopId>) -> bool {
         let first = looped.and_then(|looped| self.loop_graphs.get(&looped)).copied();
-        first.is_none_or(|first| value.graph.ids.iter().any(|id| *id >= first && value.graph.has(*id)))
+        let own = &self.frame.parameters;
+        let built = |id: &u32, first: u32| *id >= first && value.graph.has(*id) && !own.contains(id);
+        first.is_none_or(|first| value.graph.ids.iter().any(|id| built(id, first)))
     }
 
     /// Records that a method adds its parameters to a container of its object.
@@ -81,8 +84,10 @@ impl<'a> Walker<'a> {
         }
         let ids = &store.value.graph.ids;
         let frame = &mut self.frame;
-        let parameters: Vec<usize> =
-            (0..frame.parameters.len()).filter(|index| ids.contains(&frame.parameters[*index])).collect();
+        // Attributes follow the parameters.
+        let parameters: Vec<usize> = (0..frame.parameters.len() - frame.reads.len())
+            .filter(|index| ids.contains(&frame.parameters[*index]))
+            .collect();
         if !parameters.is_empty() {
             frame.stored_parameters.push(StoredParameters {
                 target: store.target.as_str().into(),

@@ -46,7 +46,14 @@ impl<'a> Walker<'a> {
                 let value = owner.without(
                     Flags::SCALAR.union(Flags::SOFTMAX).union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX),
                 );
-                if shares { value.with_flags(Flags::VIEW) } else { value }
+                // `outputs["loss"]`, as `outputs.loss`
+                let is_loss =
+                    matches!(&*node.slice, Expr::StringLiteral(key) if key.value.to_str() == "loss");
+                match (shares, is_loss) {
+                    (true, _) => value.with_flags(Flags::VIEW),
+                    (_, true) => value.with_flags(Flags::SCALAR),
+                    _ => value,
+                }
             }
             _ => {
                 if let Some(item) = owner.item() {

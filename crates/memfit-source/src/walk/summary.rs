@@ -5,8 +5,12 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::definitions::Definitions;
+use super::env::Binding;
+use super::returned::Adopted;
 use super::{Frame, MAX_CALL_OPS, Walker};
-use crate::facts::{Backward, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind};
+use crate::facts::{
+    Backward, ClassId, CounterBinding, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind,
+};
 use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 use crate::project::{ClassExport, Returned, Summary, SummaryOp};
@@ -91,27 +95,59 @@ impl<'a> Walker<'a> {
                     _ => Vec::new(),
                 },
                 grad: op.site.grad,
+                graph: op.graph.clone(),
                 inherits: op.site.grad == frame.entered && self.is_mode_of_caller(id),
                 span: op.span,
             })
             .collect();
-        let returns = frame.returned.as_ref().map(|(value, states)| {
-            let mut ids = Vec::new();
-            value.graph_ids(&mut ids);
-            ids.retain(|id| !frame.parameters.contains(id));
-            let state = |id: u32| states.get(&id).copied().unwrap_or_default();
-            let made = ids.iter().map(|id| (*id, state(*id), self.graphs.weights(*id).clone()));
-            Returned { value: value.clone(), made: made.collect() }
-        });
+        let returns = frame.returned.as_ref().map(|(value, _)| Returned { value: value.clone() });
+        let writes = if function.class.is_some() { frame.env.attributes() } else { Vec::new() };
+        let made = self.made_graphs(frame, &writes);
+        let models = self.returned_models(id, frame, returns.as_ref(), &made);
         Summary {
+            models,
+            logits: frame.logits.clone(),
             parameters: function.parameters.clone(),
             parameter_graphs: frame.parameters.clone(),
+            reads: frame.reads.iter().map(|(name, _)| Arc::from(*name)).collect(),
+            writes,
+            made,
             is_method: function.class.is_some(),
             grad_off: function.grad == Grad::Off,
             ops,
             returns,
             stored_parameters: frame.stored_parameters.clone(),
         }
+    }
+
+    /// Graphs that a function makes and that its caller may see: in its result, in attributes, in its passes.
+    fn made_graphs(
+        &self,
+        frame: &Frame<'a>,
+        writes: &[(Arc<str>, Value)],
+    ) -> Vec<(u32, GraphState, Weights)> {
+        let mut ids = Vec::new();
+        if let Some((value, _)) = &frame.returned {
+            value.graph_ids(&mut ids);
+        }
+        for (_, value) in writes {
+            value.graph_ids(&mut ids);
+        }
+        if frame.parameters.len() > self.facts.function(frame.function).parameters.len() || !writes.is_empty()
+        {
+            for op in frame.ops.iter().take(MAX_CALL_OPS) {
+                ids.extend_from_slice(&op.graph.ids);
+            }
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        ids.retain(|id| !frame.parameters.contains(id));
+        let at_return = frame.returned.as_ref().map(|(_, states)| states);
+        let state = |id: u32| {
+            let known = at_return.and_then(|states| states.get(&id)).copied();
+            known.unwrap_or_else(|| self.graphs.state(id))
+        };
+        ids.into_iter().map(|id| (id, state(id), self.graphs.weights(id).clone())).collect()
     }
 
     fn chain(&self, from: Option<GuardId>) -> Vec<(Arc<GuardTest>, bool)> {
@@ -144,11 +180,44 @@ impl<'a> Walker<'a> {
                 arguments.iter().filter(|(keyword, ..)| keyword.is_none()).nth(index.checked_sub(skipped)?)
             })
         };
+        // Attributes that the method reads are those of this object.
+        let read: Vec<Graph> = summary
+            .reads
+            .iter()
+            .map(|name| match receiver {
+                Some("self") => self.attribute_graph(name),
+                _ => Graph::unknown(),
+            })
+            .collect();
+        let parameters = summary.parameters.len();
         let through = |indices: &[usize]| {
-            indices
-                .iter()
-                .filter_map(|index| argument(*index))
-                .fold(Graph::none(), |graph, (_, value, _)| graph.union(&value.graph))
+            indices.iter().fold(Graph::none(), |graph, index| match index.checked_sub(parameters) {
+                Some(index) => graph.union(read.get(index).unwrap_or(&Graph::unknown())),
+                None => argument(*index).map_or(graph.clone(), |(_, value, _)| graph.union(&value.graph)),
+            })
+        };
+        let is_here = id.is_some();
+        let given = |index: usize| argument(index).map(|(_, value, text)| (value.clone(), *text));
+        let adopted = self.adopt(summary, summary.returns.as_ref(), &given, call, is_here);
+        // Each call creates the function's graphs again.
+        let made: FxHashMap<u32, u32> = summary
+            .made
+            .iter()
+            .map(|(id, state, weights)| (*id, self.graphs.fresh(*state, adopted.weights(weights))))
+            .collect();
+        let graph = |graph: &Graph| {
+            let start = if graph.unknown { Graph::unknown() } else { Graph::none() };
+            let own = graph.own.and_then(|id| made.get(&id)).copied();
+            let found = graph.ids.iter().fold(start, |all, id| {
+                let parameter = summary.parameter_graphs.iter().position(|known| known == id);
+                match (parameter, made.get(id)) {
+                    (Some(index), _) if graph.has(*id) => all.union(&through(&[index])),
+                    (Some(index), _) => all.union(&through(&[index]).with_unknown()),
+                    (None, Some(made)) => all.union(&Graph::one(*made)),
+                    (None, None) => all.with_unknown(),
+                }
+            });
+            Graph { own, ..found }
         };
         let mut copies: FxHashMap<Vec<usize>, GuardId> = FxHashMap::default();
         let outside = self.frame.guard;
@@ -159,6 +228,7 @@ impl<'a> Walker<'a> {
                 self.mark_freed(&graph, backward, op.through.is_empty());
                 if id.is_none() {
                     backward.loss = std::mem::take(&mut backward.loss).exported();
+                    backward.loss.map_weights(&|_| Weights::default());
                     backward.loss.items = None;
                 }
                 backward.loss.graph = graph;
@@ -200,6 +270,7 @@ impl<'a> Walker<'a> {
                 span,
                 receiver: named,
                 weights,
+                graph: graph(&op.graph),
                 site,
                 via: id.or(Some(FunctionId(0))),
                 call: Some(call),
@@ -207,42 +278,55 @@ impl<'a> Walker<'a> {
             });
         }
         self.record_passed_values(summary, id, arguments, receiver, skipped, call);
+        if receiver == Some("self") {
+            self.replay_writes(summary, &adopted, &graph);
+        }
         let Some(returned) = &summary.returns else { return Value::from_kind(Kind::None) };
-        let is_here = id.is_some();
-        // Each call creates the function's graphs again.
-        let made: FxHashMap<u32, u32> = returned
-            .made
-            .iter()
-            .map(|(id, state, weights)| {
-                let weights = if is_here { weights.clone() } else { Weights::default() };
-                (*id, self.graphs.fresh(*state, weights))
-            })
-            .collect();
-        let graph = |graph: &Graph| {
-            let start = if graph.unknown { Graph::unknown() } else { Graph::none() };
-            let own = graph.own.and_then(|id| made.get(&id)).copied();
-            let found = graph.ids.iter().fold(start, |all, id| {
-                let parameter = summary.parameter_graphs.iter().position(|known| known == id);
-                match (parameter, made.get(id)) {
-                    (Some(index), _) if graph.has(*id) => all.union(&through(&[index])),
-                    (Some(index), _) => all.union(&through(&[index]).with_unknown()),
-                    (None, Some(made)) => all.union(&Graph::one(*made)),
-                    (None, None) => all.with_unknown(),
-                }
-            });
-            Graph { own, ..found }
-        };
         let mut value = returned.value.clone();
         if self.frame.grad == Grad::Off {
             value.cut_graphs(if summary.grad_off { Flags::NONE } else { Flags::NO_GRAD_BUILT });
         } else {
             value.map_graphs(&graph);
         }
+        value.map_weights(&|weights| adopted.weights(weights));
         // References to the other file are meaningless here.
         if matches!(value.kind, Kind::Test(_) | Kind::Exception(_) | Kind::ExceptionText(_)) {
             value.kind = Kind::Unknown;
         }
         if is_here { value } else { value.exported() }
+    }
+
+    /// Graph of an attribute of the object at a call of a method.
+    fn attribute_graph(&self, name: &str) -> Graph {
+        let known = self.attribute_name(name).and_then(|name| self.frame.env.get(name));
+        if let Some(binding) = known {
+            return binding.value.graph.clone();
+        }
+        let read = self.frame.reads.iter().find(|(known, _)| *known == name);
+        read.map_or_else(Graph::unknown, |(_, id)| Graph::of_parameter(*id))
+    }
+
+    /// Name of an attribute in this text, if it occurs there.
+    fn attribute_name(&self, name: &str) -> Option<&'a str> {
+        self.attribute_names.get(name).copied()
+    }
+
+    /// Sets the attributes that a called method of the same object sets.
+    fn replay_writes(&mut self, summary: &Summary, adopted: &Adopted, graph: &dyn Fn(&Graph) -> Graph) {
+        for (name, value) in &summary.writes {
+            let Some(own) = self.attribute_name(name) else { continue };
+            let mut value = value.clone();
+            if self.frame.grad == Grad::Off {
+                value.cut_graphs(if summary.grad_off { Flags::NONE } else { Flags::NO_GRAD_BUILT });
+            } else {
+                value.map_graphs(graph);
+            }
+            value.map_weights(&|weights| adopted.weights(weights));
+            let value = value.exported();
+            let looped = self.frame.looped;
+            let how = CounterBinding::Assigned(looped);
+            self.frame.env.set(own, Binding { value, looped, outer: looped, how });
+        }
     }
 
     /// Translates a receiver of the function to the caller's name.

@@ -3,7 +3,7 @@
 use ruff_python_ast::{Expr, Operator};
 
 use super::{Walker, span};
-use crate::facts::{LoopId, StoreKind};
+use crate::facts::{Flags, LoopId, StoreKind, Value};
 use crate::position::Span;
 
 impl<'a> Walker<'a> {
@@ -45,6 +45,40 @@ impl<'a> Walker<'a> {
             }
             other => self.slice(span(other)) == name,
         }
+    }
+
+    /// Records `x = average(x, loss)`, where the called function's result has the graphs of both.
+    pub(super) fn store_helper_sum(
+        &mut self,
+        name: &'a str,
+        source: &'a Expr,
+        result: &Value,
+        whole: Span,
+    ) -> bool {
+        let Expr::Call(call) = source else { return false };
+        let keywords = call.arguments.keywords.iter().map(|named| &named.value);
+        let given: Vec<&'a Expr> = call.arguments.args.iter().chain(keywords).collect();
+        let text: &'a str = self.text;
+        let is_own = |argument: &Expr| span(argument).slice(text) == name;
+        // Functions of PyTorch are known by what they do.
+        let is_of_torch = self.imported_name(&call.func).is_some_and(|path| path.starts_with("torch."));
+        if is_of_torch || !given.iter().any(|argument| is_own(argument)) {
+            return false;
+        }
+        let Some(before) = self.frame.env.get(name).map(|binding| binding.value.graph.clone()) else {
+            return false;
+        };
+        if !before.has_passes() || !result.graph.overlaps(&before) {
+            return false;
+        }
+        for argument in given.into_iter().filter(|argument| !is_own(argument)) {
+            let value = self.evaluate_silently(argument);
+            if value.is(Flags::SCALAR) && value.graph.has_passes() && result.graph.overlaps(&value.graph) {
+                self.store(StoreKind::Add, name, &value, span(argument), whole);
+                return true;
+            }
+        }
+        false
     }
 
     /// Loops in which a name's value began.

@@ -12,7 +12,7 @@ use crate::facts::{
 
 /// Origin of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Origin {
+pub(super) enum Origin {
     /// Call that creates it.
     Call(u32),
     /// Attribute of a class's objects.
@@ -21,11 +21,16 @@ enum Origin {
     Name(FunctionId, String),
     /// Part of another model.
     Part(ModelId, String),
+    /// Model that a called function makes: the end of the call, and which model of the function.
+    Returned(u32, ModelId),
 }
 
-/// Known models by origin.
+/// Known models by origin, and their origins in order.
 #[derive(Debug, Default)]
-pub(super) struct Origins(FxHashMap<Origin, ModelId>);
+pub(super) struct Origins {
+    models: FxHashMap<Origin, ModelId>,
+    origins: Vec<Origin>,
+}
 
 /// Substrings in the names of layers that have parameters.
 pub(super) const LAYERS: &[&str] = &[
@@ -48,13 +53,18 @@ pub(super) const LAYERS: &[&str] = &[
 const MAX_NAME: usize = 80;
 
 impl<'a> Walker<'a> {
-    fn model(&mut self, origin: Origin) -> ModelId {
-        if let Some(known) = self.origins.0.get(&origin) {
+    /// Origin of a model.
+    pub(super) fn origin(&self, id: ModelId) -> Option<&Origin> {
+        self.origins.origins.get(id.index())
+    }
+
+    pub(super) fn model(&mut self, origin: Origin) -> ModelId {
+        if let Some(known) = self.origins.models.get(&origin) {
             return *known;
         }
         let id = ModelId(self.facts.models.len() as u32);
         let (parent, made) = match &origin {
-            Origin::Call(_) => (None, true),
+            Origin::Call(_) | Origin::Returned(..) => (None, true),
             Origin::Part(parent, _) => (Some(*parent), true),
             Origin::Attribute(..) | Origin::Name(..) => (None, false),
         };
@@ -68,7 +78,8 @@ impl<'a> Walker<'a> {
             loops: false,
             class_path: None,
         });
-        self.origins.0.insert(origin, id);
+        self.origins.origins.push(origin.clone());
+        self.origins.models.insert(origin, id);
         id
     }
 

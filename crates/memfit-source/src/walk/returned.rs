@@ -1,0 +1,155 @@
+//! Models that a called function returns: each call makes them anew, and gives its own to their places.
+
+use super::weights::Origin;
+use super::{Frame, Walker};
+use crate::facts::{FunctionId, GraphState, Model, ModelId, Value, Weights};
+use crate::position::Span;
+use crate::project::{ModelOrigin, Returned, Summary};
+
+/// Models of a function's result by those of the call.
+#[derive(Debug, Default)]
+pub(super) struct Adopted {
+    models: Vec<(ModelId, Weights)>,
+    /// Sets of models that are alternatives for one.
+    ones: Vec<Vec<ModelId>>,
+    /// `true` if the function is of this file, so that other models keep their meaning.
+    is_here: bool,
+}
+
+impl Adopted {
+    /// Weights at the call.
+    pub(super) fn weights(&self, weights: &Weights) -> Weights {
+        let known = |id: ModelId| {
+            let own = || self.is_here.then(|| Weights::from_model(id));
+            let found = self.models.iter().find(|(known, _)| *known == id);
+            found.map(|(_, there)| there.clone()).or_else(own)
+        };
+        let is_one = self.ones.iter().any(|one| one == weights.owners());
+        weights.replaced(&known, is_one)
+    }
+}
+
+impl<'a> Walker<'a> {
+    /// Models in the returned value of a function, and in its graphs: those that it makes, and those of its
+    /// parameters.
+    pub(super) fn returned_models(
+        &self,
+        id: FunctionId,
+        frame: &Frame<'a>,
+        returned: Option<&Returned>,
+        made: &[(u32, GraphState, Weights)],
+    ) -> Vec<(ModelId, ModelOrigin)> {
+        let Some(node) = self.definitions.functions[id.index()].node else { return Vec::new() };
+        let mut all: Vec<&Weights> = Vec::new();
+        if let Some(returned) = returned {
+            returned.value.all_weights(&mut all);
+        }
+        all.extend(made.iter().map(|(_, _, weights)| weights));
+        let mut owners: Vec<ModelId> = all.iter().flat_map(|weights| weights.owners()).copied().collect();
+        owners.sort_unstable();
+        owners.dedup();
+        let own = super::span(node);
+        let inside = |at: u32| own.start < at && at <= own.end;
+        // What an object or the module keeps is not made for the caller alone.
+        let is_kept = |id: ModelId| {
+            let mut kept = frame.env.kept(&frame.globals);
+            kept.any(|value| value.weights.owners().contains(&id))
+        };
+        let parameters = &self.facts.function(id).parameters;
+        let origin = |owner: ModelId| match self.origin(owner)? {
+            Origin::Call(at) | Origin::Returned(at, _) if inside(*at) && !is_kept(owner) => {
+                Some(ModelOrigin::Made(Box::new(self.facts.models[owner.index()].clone())))
+            }
+            Origin::Name(function, name) if *function == id => {
+                match parameters.iter().position(|parameter| parameter == name) {
+                    Some(index) => Some(ModelOrigin::Given(index)),
+                    // A model of unknown origin, for which each call has a name of its own.
+                    None if frame.env.is_own(name) && !frame.globals.contains(name.as_str()) => {
+                        Some(ModelOrigin::Made(Box::new(self.facts.models[owner.index()].clone())))
+                    }
+                    None => None,
+                }
+            }
+            _ => None,
+        };
+        owners.into_iter().filter_map(|owner| Some((owner, origin(owner)?))).collect()
+    }
+
+    /// Models of a call's result.
+    pub(super) fn adopt(
+        &mut self,
+        summary: &Summary,
+        returned: Option<&Returned>,
+        given: &dyn Fn(usize) -> Option<(Value, &'a str)>,
+        call: Span,
+        is_here: bool,
+    ) -> Adopted {
+        let mut adopted = Adopted { is_here, ..Adopted::default() };
+        if summary.models.is_empty() {
+            return adopted;
+        }
+        let made = |id: &ModelId| {
+            summary.models.iter().find_map(|(known, origin)| match origin {
+                ModelOrigin::Made(model) if known == id => Some(&**model),
+                _ => None,
+            })
+        };
+        let mut all: Vec<&Weights> = Vec::new();
+        if let Some(returned) = returned {
+            returned.value.all_weights(&mut all);
+        }
+        // One of several models that branches make, such as those of a factory, is one model for the caller.
+        let alternatives = |weights: &&&Weights| {
+            let owners = weights.owners();
+            let whole = |other: &&Weights| {
+                let shared = other.owners().iter().filter(|owner| owners.contains(owner)).count();
+                shared == 0 || shared == owners.len()
+            };
+            owners.len() > 1
+                && !weights.is_exact()
+                && owners.iter().all(|id| made(id).is_some())
+                && all.iter().all(whole)
+        };
+        for weights in all.iter().filter(alternatives) {
+            let owners = weights.owners();
+            if adopted.ones.iter().any(|one| one == owners) {
+                continue;
+            }
+            let models: Vec<&Model> = owners.iter().filter_map(made).collect();
+            let id = self.returned_model(call, owners[0], &models);
+            adopted.models.extend(owners.iter().map(|owner| (*owner, Weights::from_model(id))));
+            adopted.ones.push(owners.to_vec());
+        }
+        for (id, origin) in &summary.models {
+            if adopted.models.iter().any(|(known, _)| known == id) {
+                continue;
+            }
+            let weights = match origin {
+                ModelOrigin::Made(model) => Weights::from_model(self.returned_model(call, *id, &[model])),
+                ModelOrigin::Given(index) => match given(*index) {
+                    Some((value, text)) => self.weights_of(text, &value),
+                    None => Weights::default(),
+                },
+            };
+            adopted.models.push((*id, weights));
+        }
+        adopted
+    }
+
+    /// Model that a call makes, by what is common to its alternatives.
+    fn returned_model(&mut self, call: Span, id: ModelId, alternatives: &[&Model]) -> ModelId {
+        let known = self.model(Origin::Returned(call.end, id));
+        let model = &mut self.facts.models[known.index()];
+        model.made = alternatives.iter().all(|one| one.made);
+        model.has_parameters = alternatives.iter().all(|one| one.has_parameters);
+        model.loops = alternatives.iter().any(|one| one.loops);
+        if let [one] = alternatives {
+            model.parts.clone_from(&one.parts);
+            model.carries.clone_from(&one.carries);
+            model.outputs.clone_from(&one.outputs);
+            // A relative name is one of the function's folder.
+            model.class_path = one.class_path.clone().filter(|path| !path.starts_with('.'));
+        }
+        known
+    }
+}
