@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J")
 FIRST = {"answer": "right", "reason": "an honest reason", "wrong": "wrong"}
 
 
