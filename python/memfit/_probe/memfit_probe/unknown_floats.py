@@ -2,14 +2,16 @@
 
 Most scripts read their loss only to print it, or to sum it for a printed mean, so nothing depends on it. Such
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
-becomes an integer, a number of numpy's, or is compared. Functions of `math` and PyTorch's constructors read
-the value without asking it, so it cannot be followed there.
+becomes an integer, a number of numpy's, or is compared. Most functions of `math` and PyTorch's constructors
+read the value without asking it, so it cannot be followed there.
 """
 
 import math
 
 # Operators whose result is followed.
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+# Those of which the other operand is the divisor.
+DIVISIONS = ("__truediv__", "__floordiv__", "__mod__")
 UNARY = ("neg", "pos", "abs")
 # Conversions to an integer or a plain number.
 CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
@@ -41,8 +43,10 @@ def kind(decides, condition):
             return float.__round__(self)
 
         def __divmod__(self, other):
-            parts = float.__divmod__(self, other)
-            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+            return divided(float.__divmod__, self, other, other)
+
+        def __rdivmod__(self, other):
+            return divided(float.__rdivmod__, self, other, self)
 
         def is_integer(self):
             decides()
@@ -62,11 +66,27 @@ def kind(decides, condition):
             # Pickled as a plain number.
             return float, (plain(self),)
 
+    def divided(divide, self, other, divisor):
+        try:
+            parts = divide(self, other)
+        except ZeroDivisionError:
+            if not isinstance(divisor, UnknownFloat):
+                raise
+            parts = (0.0, 0.0)
+        return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+
     def followed(name):
         original = getattr(float, name)
 
         def operator(self, *others):
-            result = original(self, *others)
+            try:
+                result = original(self, *others)
+            except ZeroDivisionError:
+                # The script's own divisor may be zero by mistake; an unknown one is zero here alone.
+                divisor = others[0] if name in DIVISIONS else self
+                if not isinstance(divisor, UnknownFloat):
+                    raise
+                result = 0.0
             return UnknownFloat(result) if type(result) is float else result
 
         return operator
