@@ -31,8 +31,7 @@ GRAPH = """
 """
 
 
-@pytest.mark.parametrize("side", [64, 1500])
-@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.parametrize(("layout", "side"), [("to_sparse", 64), ("to_sparse_csr", 1500)])
 def test_sparse_tensors_are_attributed_and_copied(layout: str, side: int, tmp_path: Path) -> None:
     answer = on_device(GRAPH.replace("LAYOUT", layout).replace("SIDE", str(side)), tmp_path)
     report = answer.report
