@@ -98,6 +98,7 @@ def test_an_unknown_divisor_is_not_zero(tmp_path: Path) -> None:
         ("torch.zeros(int(float(loss) * 1000) + 1, 1000, device=device)", "unknown"),
         ("torch.zeros(int(loss.cpu().numpy() * 1000) + 1, 1000, device=device)", "unknown"),
         ("x = torch.zeros(9, 1000000, device=device) if loss.item() > 3 else None", "unknown"),
+        ("torch.zeros(int(math.log2(loss.item() * 1000 + 1)) + 1, 1000000, device=device)", "unknown"),
         ("print(10 * math.log10(loss.max() ** 2 / loss), math.log10(1 / loss))", "fits"),
         ("best = min(9.0, loss.item()); history = [loss.cpu()]; print(best, float(loss), history)", "fits"),
     ],
