@@ -85,3 +85,43 @@ def test_every_form_of_every_optimizer_holds_what_arithmetic_says(tmp_path: Path
     wrong = {name: pair for name, pair in exact.items() if pair[0] != pair[1]}
     assert wrong == {}, "bytes seen, bytes by arithmetic"
     assert answer.unmodelled == {}
+
+
+IN_OBJECTS = """
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Factors:
+        matrices: tuple
+        counts: list
+
+    class Blocked(torch.optim.Optimizer):
+        # Keeps a matrix for each side of a parameter, in an object for each block, as Shampoo does.
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1})
+            for group in self.param_groups:
+                for each in group["params"]:
+                    sides = tuple(torch.zeros(512, 512, device=device) for _ in range(4))
+                    self.state[each]["block_0"] = {"shampoo": Factors(sides, [each, each.view(-1)])}
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for each in group["params"]:
+                    each.add_(each.grad, alpha=-group["lr"])
+
+    model = torch.nn.Linear(512, 512, bias=False).to(device)
+    optimizer = Blocked(model.parameters())
+    for _ in range(3):
+        model(torch.randn(8, 512, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    answer(done=True)
+"""
+
+
+def test_state_in_objects_is_the_optimizers(tmp_path: Path) -> None:
+    held = on_device(IN_OBJECTS, tmp_path).report["at_peak"]["by_category"]
+    assert held["optimizer"] == 4 * 4 * 512 * 512, held
+    assert held["parameters"] == 4 * 512 * 512, held
+    assert held["unknown"] == 0, held

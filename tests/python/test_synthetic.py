@@ -109,6 +109,29 @@ def test_a_subclass_with_a_constructor_of_its_own_gets_made_up_samples(download:
     assert answer.said == expected, answer.output
 
 
+NARROWED = """
+    import numpy
+    import torchvision
+
+    class Labelled(torchvision.datasets.CIFAR10):
+        def __init__(self, root, indices):
+            super().__init__(root, download=True)
+            self.data, self.targets = self.data[indices], numpy.array(self.targets)[indices]
+
+        def __getitem__(self, index):
+            return torchvision.transforms.functional.to_tensor(self.data[index]), self.targets[index]
+
+    made = Labelled(os.path.join(os.path.dirname(__file__), "nowhere"), numpy.arange(5, 45))
+    loader = torch.utils.data.DataLoader(made, batch_size=16, shuffle=True)
+    answer(length=len(made), batches=[len(labels) for _, labels in loader])
+"""
+
+
+def test_a_subclass_that_keeps_a_part_has_its_length(tmp_path: Path) -> None:
+    answer = with_data(NARROWED, tmp_path)
+    assert answer.said == {"length": 40, "batches": [16, 16, 8]}, answer.output
+
+
 OWN_DATASETS = """
     import datasets
     made = datasets.load_dataset("mnist", "../data", normal=3)

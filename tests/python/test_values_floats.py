@@ -46,6 +46,49 @@ def test_a_number_that_is_printed_costs_no_second_run(tmp_path: Path) -> None:
     assert "running again" not in answer.output
 
 
+SAVED = """
+    import io
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    for step in range(3):
+        model(torch.randn(4, 8, device=device)).sum().backward()
+        optimizer.step()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt")
+        kept = io.BytesIO()
+        torch.save(model, kept)
+"""
+
+
+def test_what_is_saved_costs_no_second_run(tmp_path: Path) -> None:
+    answer = on_device(SAVED, tmp_path)
+    assert answer.report["verdict"] == "fits", answer.output
+    assert "running again" not in answer.output
+    assert "number" not in {effect["id"] for effect in answer.report["fidelity"]["effects"]}
+
+
+RATIOS = """
+    from math import log10
+    import sys
+    error = torch.randn(8, device=device).square().mean()
+    number, known = error.item(), torch.zeros((), device=device)
+    print("PSNR: %.2f" % (10 * log10(1 / number)), 1 // number, 5 % number, number ** -1, divmod(3, number))
+    failed = []
+    for use in (lambda: number / 0, lambda: log10(0), lambda: log10(known), lambda: 1 / known.item()):
+        try:
+            use()
+        except (ValueError, ZeroDivisionError) as raised:
+            failed.append(type(raised).__name__)
+    answer(failed=failed)
+"""
+
+
+def test_an_unknown_divisor_is_not_zero(tmp_path: Path) -> None:
+    answer = on_device(RATIOS, tmp_path)
+    assert answer.report["verdict"] == "fits", answer.output
+    errors = ["ZeroDivisionError", "ValueError", "ValueError", "ZeroDivisionError"]
+    assert answer.said == {"failed": errors}, answer.output
+
+
 @pytest.mark.parametrize(
     ("use", "verdict"),
     [
@@ -67,6 +110,8 @@ def test_a_number_that_is_printed_costs_no_second_run(tmp_path: Path) -> None:
         ),
         ("x = torch.zeros(int(math.frexp(loss.item())[1]) + 1, 1000000, device=device)", "unknown"),
         ("x = [] if math.isclose(loss.item(), 0.0) else torch.zeros(9, 1000000, device=device)", "unknown"),
+        ("torch.zeros(int(math.log2(loss.item() * 1000 + 1)) + 1, 1000000, device=device)", "unknown"),
+        ("print(10 * math.log10(loss.max() ** 2 / loss), math.log10(1 / loss))", "fits"),
         ("best = min(9.0, loss.item()); history = [loss.cpu()]; print(best, float(loss), history)", "fits"),
     ],
 )

@@ -10,6 +10,7 @@ const GONE_FROM_NUMPY: &[(&str, &str)] = &[
     ("was removed in the NumPy 2.0 release", "2"),
     ("was a deprecated alias for the builtin", "1.24"),
     ("The requested array has an inhomogeneous shape", "1.24"),
+    ("The binary mode of fromstring is removed", "2.3"),
     ("module 'numpy' has no attribute 'alltrue'", "2"),
     ("module 'numpy' has no attribute 'cumproduct'", "2"),
     ("module 'numpy' has no attribute 'product'", "2"),
@@ -29,6 +30,9 @@ const GONE_FROM_PANDAS: &[(&str, &str)] = &[
     ("'DataFrame' object has no attribute 'as_matrix'", "1"),
 ];
 
+/// PyYAML's message about an argument that it requires, and the first release that does.
+const GONE_FROM_YAML: &[(&str, &str)] = &[("load() missing 1 required positional argument: 'Loader'", "6")];
+
 /// PyTorch's messages about what it no longer takes, and what takes its place. A new script may have made the
 /// same mistake, so its age is not guessed.
 const GONE_FROM_TORCH: &[(&str, &str)] = &[
@@ -37,6 +41,11 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
     ("iteration over a 0-d tensor", "a scalar has no elements: `tensor.item()` reads it"),
     ("only supports boolean masks", "`mask.bool()` converts a mask of bytes to booleans"),
     ("Subtraction, the `-` operator, with a bool tensor is not supported", "`~mask` replaces `1 - mask`"),
+    // Strides follow from shapes and operations alone, so no value that was made up or assumed is to blame.
+    (
+        "view size is not compatible with input tensor's size and stride",
+        "the result of a comparison or a copy has the strides of its operand: `.reshape` in place of `.view` on that line",
+    ),
     (
         "Legacy autograd function with non-static forward method",
         "`forward` and `backward` of a `torch.autograd.Function` are static methods, called by `apply`",
@@ -88,8 +97,11 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
             "the script was written for Python {release} or older, and neither it nor the PyTorch of its time runs on this one: look for a later version of it, or fix that line"
         ));
     }
-    for (name, package, gone) in [("NumPy", "numpy", GONE_FROM_NUMPY), ("pandas", "pandas", GONE_FROM_PANDAS)]
-    {
+    for (name, package, gone) in [
+        ("NumPy", "numpy", GONE_FROM_NUMPY),
+        ("pandas", "pandas", GONE_FROM_PANDAS),
+        ("PyYAML", "pyyaml", GONE_FROM_YAML),
+    ] {
         if let Some((_, release)) = gone.iter().find(|(text, _)| message.contains(text)) {
             let python = interpreter.unwrap_or("python");
             return Some(format!(
@@ -167,6 +179,9 @@ mod tests {
         assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
         let week = hint("'DatetimeIndex' object has no attribute 'weekofyear'").unwrap();
         assert!(week.contains("`/v/bin/python -m pip install 'pandas<2'`"), "{week}");
+        assert!(
+            hint("load() missing 1 required positional argument: 'Loader'").unwrap().contains("'pyyaml<6'")
+        );
     }
 
     #[test]
@@ -227,6 +242,9 @@ mod tests {
         assert!(!certain("IndexError", scalar, "label = labels[0]"), "a made-up label may have no dimension");
         assert!(certain("RuntimeError", "masked_fill only supports boolean masks", "x.masked_fill(mask, 0)"));
         assert!(!certain("TypeError", "iteration over a 0-d tensor", "for label in labels:"));
+        let strides = "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). Use .reshape(...) instead.";
+        assert!(certain("RuntimeError", strides, "correct_k = correct[:k].view(-1).float().sum(0)"));
+        assert!(found("RuntimeError", strides, "").unwrap().contains("`.reshape`"));
         assert!(!certain("ValueError", "sizes differ", "x + y"));
     }
 

@@ -25,7 +25,7 @@ def start():
         return
     _started = True
     _watch_for_signals()
-    from . import channel, imports
+    from . import channel, imports, math_calls
 
     changed = os.path.join(os.environ["MEMFIT_RUN_DIR"], "edits.json")
     if os.path.isfile(changed):
@@ -49,6 +49,7 @@ def start():
         rank=channel.number("RANK"),
         world_size=world,
     )
+    math_calls.arm()
     atexit.register(_report_without_torch)
     imports.after("torch", _torch_is_here)
 

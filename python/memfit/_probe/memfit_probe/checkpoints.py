@@ -10,7 +10,10 @@ import functools
 import io
 import os
 
-from . import imports
+from . import device, imports
+
+# The device's code for floating-point numbers, on which nothing depends.
+KEPT = 3
 
 
 def find():
@@ -86,7 +89,7 @@ class Checkpoints:
         def save(*args, **kwargs):
             target = args[position] if len(args) > position else kwargs.get(name)
             if isinstance(target, (str, bytes, os.PathLike)):
-                with self.writing():
+                with self.writing(), copying():
                     return original(*args, **kwargs)
             descriptor = descriptor_of(target)
             if descriptor is None:
@@ -96,9 +99,26 @@ class Checkpoints:
                 with contextlib.suppress(Exception):
                     target.flush()
                 self.library.memfit_overlay_divert(descriptor)
-            return original(*args, **kwargs)
+            with copying():
+                return original(*args, **kwargs)
 
         return save
+
+
+@contextlib.contextmanager
+def copying():
+    """Take what this thread reads from the GPU as numbers that are kept, and not as integers, which sizes may
+    depend on.
+    """
+    known = device.find()
+    if known is None:
+        yield
+        return
+    known.reading(KEPT)
+    try:
+        yield
+    finally:
+        known.reading(0)
 
 
 def descriptor_of(file):

@@ -4,6 +4,7 @@ import functools
 import itertools
 import weakref
 
+from . import sparse
 from .dividing import Division
 from .independence import IGNORED
 from .inputs import is_compiled, leaves, parts
@@ -209,7 +210,7 @@ def is_attention(shape):
 def nbytes(table):
     """Return the bytes of the tensors in an object's attributes."""
     fields = [each for value in table.values() for each in (value if isinstance(value, list) else [value])]
-    return sum(getattr(each, "nbytes", 0) or 0 for each in fields)
+    return sum(map(sparse.nbytes, fields))
 
 
 def lengths(sizes):
@@ -219,23 +220,6 @@ def lengths(sizes):
     return list(itertools.islice(sizes.values(), MAX_LENGTHS))
 
 
-def state_bytes(optimizer):
-    """Return the bytes of GPU memory in an optimizer's state, also in objects that hold tensors."""
-    values = [
-        value
-        for kept in optimizer.state.values()
-        for value in (kept.values() if isinstance(kept, dict) else ())
-    ]
-    held = [each for value in values if not hasattr(value, "nbytes") for each in attributes(value)]
-    return sum(value.nbytes for value in values + held if getattr(value, "is_cuda", False))
-
-
-def attributes(value):
-    """Return the values of an object's attributes, and the entries of tuples among them."""
-    found = getattr(value, "__dict__", {}).values()
-    return [each for one in found for each in (one if isinstance(one, (tuple, list)) else (one,))]
-
-
 def output_bytes(output):
     """Return the bytes of a block's output."""
-    return sum(getattr(value, "nbytes", 0) or 0 for value in leaves(output, 64))
+    return sum(map(sparse.nbytes, leaves(output, 64)))

@@ -5,7 +5,7 @@ per item on this host and the effect of other numbers of workers.
 import time
 import weakref
 
-from . import channel
+from . import channel, sparse
 from .inputs import first_dimension, leaves
 
 # Maximum number of tensors in a batch that are checked.
@@ -140,8 +140,7 @@ def on_card(batch):
 
 def nbytes(batch):
     """Return the bytes of a batch's tensors and arrays."""
-    sizes = (getattr(part, "nbytes", 0) for part in leaves(batch, MAX_PARTS))
-    return sum(size for size in sizes if isinstance(size, int))
+    return sum(map(sparse.nbytes, leaves(batch, MAX_PARTS)))
 
 
 def samples(torch, batch):

@@ -1,6 +1,6 @@
 """Counts a model's parameters, and the bytes that they, their gradients and the optimizer state take."""
 
-from . import facts
+from . import optimizer_state
 
 
 def holdings(model, optimizers):
@@ -16,7 +16,7 @@ def holdings(model, optimizers):
         "weights": weights(model),
         # One backward pass leaves a gradient for each of them.
         "gradients": sum(each.nbytes for each in trained),
-        "optimizer": sum(map(facts.state_bytes, optimizers)),
+        "optimizer": sum(map(optimizer_state.nbytes, optimizers)),
     }
 
 

@@ -7,7 +7,7 @@ visited once more.
 
 import gc
 
-from . import copies
+from . import copies, optimizer_state, sparse
 from . import watch as codes
 from .identity import ByIdentity
 
@@ -25,6 +25,7 @@ class Notes:
         torch = session.torch
         self.tensor = torch.Tensor
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
+        self.strided = torch.strided
         # Set if some parameters are shards, which are gathered for each call.
         self.sharded = False
         self._owner_of = {}
@@ -34,7 +35,12 @@ class Notes:
     def addresses(self, tensor):
         """Return the CUDA addresses of a tensor's memory: one, or several if it consists of several."""
         if type(tensor) in self.plain:
-            return (tensor.data_ptr(),) if tensor.is_cuda else ()
+            if not tensor.is_cuda:
+                return ()
+            if tensor.layout is self.strided:
+                return (tensor.data_ptr(),)
+            indices, values = sparse.parts(tensor)
+            return tuple(part.data_ptr() for part in (*indices, values))
         local = getattr(tensor, "_local_tensor", None)
         if local is not None:
             return self.addresses(local)
@@ -151,12 +157,10 @@ class Notes:
         looked = self._looked.store(optimizer, self._looked.get(optimizer, 0) + 1)
         if not always and looked not in STEPS_TO_CHECK:
             return
-        owner_of, tensor = self._owner_of, self.tensor
-        owned = []
-        for parameter, state in optimizer.state.items():
-            owner = owner_of.get(id(parameter), 0)
-            values = state.values() if isinstance(state, dict) else (state,)
-            owned.extend((value, owner) for value in values if isinstance(value, tensor))
+        owner_of = self._owner_of
+        owned = [
+            (value, owner_of.get(id(parameter), 0)) for parameter, value in optimizer_state.tensors(optimizer)
+        ]
         self.note_owners(codes.OPTIMIZER_STATE, owned)
 
     # Everything

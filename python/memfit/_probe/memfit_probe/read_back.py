@@ -10,7 +10,19 @@ import os
 import sys
 import threading
 
-from . import asserts, assumed_lines, channel, device, flows, holdings, imports, other_data, unknown_floats
+from . import (
+    asserts,
+    assumed_lines,
+    channel,
+    device,
+    flows,
+    holdings,
+    imports,
+    math_calls,
+    other_data,
+    sparse,
+    unknown_floats,
+)
 from .oom import frames_here, stack
 from .uncaught import HERE
 
@@ -58,11 +70,12 @@ class Reads:
         self.known = known
         torch = session.torch
         self.plain = (torch.Tensor, torch.nn.Parameter)
+        self.strided = torch.strided
         self.library = os.path.dirname(torch.__file__) + os.sep
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         self.number = unknown_floats.kind(self.decides, self.condition)
         self.count = unknown_floats.count_kind(self.number, self.decides_by_count, self._count_condition)
-        self.watched = unknown_floats.Watched((self.number, self.count), self.decides, self.condition)
+        self.watched = math_calls.Watched(known, (self.number, self.count), self.decides, self.condition)
         # Number of conditions on unknown values at each place.
         self.conditions = {}
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
@@ -97,8 +110,8 @@ class Reads:
         def read(tensor, *args, **kwargs):
             if type(tensor) not in self.plain or not tensor.is_cuda or is_compiling():
                 return original(tensor, *args, **kwargs)
-            if tensor.nbytes > MAX_BYTES:
-                return self._copied(tensor, original(tensor, *args, **kwargs))
+            if tensor.layout is not self.strided or tensor.nbytes > MAX_BYTES:
+                return self._copied_large(tensor, original(tensor, *args, **kwargs))
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
             assumed, conditions, flips = known.assumptions(), known.conditions(), known.flips()
             try:
@@ -132,7 +145,8 @@ class Reads:
                 return original(tensor, *args, **kwargs)
             before, assumed = known.reading(0), known.assumptions()
             result = original(tensor, *args, **kwargs)
-            if getattr(result, "is_cuda", False):
+            if getattr(result, "is_cuda", False) or not getattr(result, "is_cpu", True):
+                # A tensor without memory, on the device `meta`, has no data.
                 return result
             if known.assumptions() != assumed and known.reading(0) == before:
                 return self._counted("cpu", result)
@@ -145,19 +159,34 @@ class Reads:
         def copy(target, *args, **kwargs):
             result = original(target, *args, **kwargs)
             source = args[0] if args else kwargs.get("other")
-            if type(source) in self.plain and source.is_cuda and not target.is_cuda:
+            if type(source) in self.plain and source.is_cuda and target.is_cpu:
                 self._copied_large(source, target)
             return result
 
         return copy
 
     def _copied_large(self, tensor, result):
-        # The device asks for the type of smaller ones.
-        if tensor.nbytes <= MAX_BYTES or self.session.is_compiling():
+        if self.session.is_compiling():
             return result
-        return self._copied(tensor, result)
+        if tensor.layout is not self.strided:
+            return self._copied_sparse(tensor, result)
+        # The device asks for the type of smaller ones.
+        return self._copied(tensor, result) if tensor.nbytes > MAX_BYTES else result
 
-    def _copied(self, tensor, result):
+    def _copied_sparse(self, tensor, result):
+        """Record a copy of a sparse tensor. Its indices stay, since others may be out of range."""
+        if getattr(result, "layout", None) is not tensor.layout:
+            return result
+        pairs = zip(sparse.parts(tensor), sparse.parts(result), strict=True)
+        (indices, copied_indices), (values, copied_values) = pairs
+        for part, copied in zip(indices, copied_indices, strict=True):
+            if part.nbytes > MAX_BYTES:
+                self._copied(part, copied, is_replaced=False)
+        if values.nbytes > MAX_BYTES:
+            self._copied(values, copied_values)
+        return result
+
+    def _copied(self, tensor, result, is_replaced=True):
         """Record the place of a large copy to the host. Of a mask that nobody computed, as many entries are
         true as the policy for sizes says; other data are zeros, or other numbers in a further run.
         """
@@ -173,7 +202,8 @@ class Reads:
         if not mask:
             known.assumed(COPIED)
             number = self.session.setup["others"]["number"]
-            return result if number is None else other_data.instead_of(torch, result, number)
+            is_kept = number is None or not is_replaced
+            return result if is_kept else other_data.instead_of(torch, result, number)
         if not result.any():
             known.assumed(TRUE_COUNT)
             result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
@@ -182,8 +212,10 @@ class Reads:
     def _is_weight(self, tensor):
         """Return `True` if a tensor is a weight of a model, whose copies are saved."""
         address = tensor.data_ptr()
-        models = self.session.notes.roots()
-        return any(each.data_ptr() == address for model in models for each in holdings.tensors(model))
+        notes = self.session.notes
+        return any(
+            address in notes.addresses(each) for model in notes.roots() for each in holdings.tensors(model)
+        )
 
     def _is_blind(self, frames):
         """Return `True` if PyTorch, memfit or safetensors copies a tensor, for example to hold activations on

@@ -105,7 +105,7 @@ class SyntheticData:
             @functools.wraps(length)
             def replaced_len(self):
                 count = vars(self).get("_memfit_length")
-                if count is not None and not synthetic.extended(cls):
+                if count is not None and not synthetic.extended(type(self)):
                     return count
                 try:
                     return length(self)

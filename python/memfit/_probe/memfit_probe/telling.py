@@ -1,6 +1,6 @@
 """Collects the facts about a training run for a plan, as one message at its end."""
 
-from . import facts, handles, holdings
+from . import facts, handles, holdings, optimizer_state
 
 
 def training(planned, optimizers):
@@ -33,7 +33,7 @@ def training(planned, optimizers):
         "autocast": planned.autocast,
         "half": whole is not None and any(parameter.dtype in halves for parameter in whole.parameters()),
         "replicated": any(isinstance(model, torch.nn.parallel.DistributedDataParallel) for model in each),
-        "state": sum(map(facts.state_bytes, optimizers)),
+        "state": sum(map(optimizer_state.nbytes, optimizers)),
         "trained": sum(parameter.nbytes for group in groups for parameter in group["params"]),
         "epoch": planned.inputs.samples(planned.loading),
         "optimizers": sorted({type(optimizer).__name__ for optimizer in optimizers}),

@@ -3,24 +3,19 @@
 Most scripts read their loss only to print it, or to sum it for a printed mean, so nothing depends on it. Such
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
 becomes an integer, a number of numpy's or a tensor, or is compared. Functions of `math` and PyTorch's
-constructors read the value without asking it, so they are wrapped; text is not followed.
+constructors read the value without asking it, so those are watched (`math_calls`); text is not followed.
 """
 
-import functools
 import math
 
 # Operators whose result is followed.
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+# Those of which the other operand is the divisor.
+DIVISIONS = ("__truediv__", "__floordiv__", "__mod__")
 UNARY = ("neg", "pos", "abs")
 # Conversions to an integer or a plain number.
 CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-# Correct scripts pass a check for finite values.
-CHECKS = ("isfinite", "isinf", "isnan")
-# Functions of PyTorch that make tensors on the host of numbers.
-CONSTRUCTORS = ("tensor", "as_tensor")
-# Depth of the lists in which such numbers are looked for.
-DEPTH = 2
 
 
 def plain(number):
@@ -48,8 +43,10 @@ def kind(decides, condition):
             return float.__round__(self)
 
         def __divmod__(self, other):
-            parts = float.__divmod__(self, other)
-            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+            return divided(float.__divmod__, self, other, other)
+
+        def __rdivmod__(self, other):
+            return divided(float.__rdivmod__, self, other, self)
 
         def is_integer(self):
             decides()
@@ -69,11 +66,27 @@ def kind(decides, condition):
             # Pickled as a plain number.
             return float, (plain(self),)
 
+    def divided(divide, self, other, divisor):
+        try:
+            parts = divide(self, other)
+        except ZeroDivisionError:
+            if not isinstance(divisor, UnknownFloat):
+                raise
+            parts = (0.0, 0.0)
+        return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+
     def followed(name):
         original = getattr(float, name)
 
         def operator(self, *others):
-            result = original(self, *others)
+            try:
+                result = original(self, *others)
+            except ZeroDivisionError:
+                # The script's own divisor may be zero by mistake; an unknown one is zero here alone.
+                divisor = others[0] if name in DIVISIONS else self
+                if not isinstance(divisor, UnknownFloat):
+                    raise
+                result = 0.0
             return UnknownFloat(result) if type(result) is float else result
 
         return operator
@@ -164,63 +177,3 @@ def count_kind(kind, decides, condition):
     for name in (f"__{name}__" for name in COMPARISONS):
         define(name, compared)
     return UnknownInt
-
-
-class Watched:
-    """Functions of other modules that read such values: replaced until they are put back."""
-
-    def __init__(self, kinds, decides, condition):
-        self.kinds, self.decides, self.condition = kinds, decides, condition
-        self.originals = []
-
-    def watch(self, torch):
-        """Replace the functions of `math` and the constructors of PyTorch."""
-        for name, function in list(vars(math).items()):
-            if callable(function) and not name.startswith("_") and name not in CHECKS:
-                self._replace(math, name, self._followed(function))
-        for name in CONSTRUCTORS:
-            self._replace(torch, name, self._deciding(getattr(torch, name)))
-
-    def leave(self):
-        """Put the functions back: a compiler knows them, not these."""
-        for module, name, original in self.originals:
-            setattr(module, name, original)
-        self.originals = []
-
-    def _replace(self, module, name, function):
-        self.originals.append((module, name, getattr(module, name)))
-        setattr(module, name, function)
-
-    def _has(self, values, depth=DEPTH):
-        """Return `True` if a value, or one in its lists, is unknown."""
-        return any(
-            type(each) in self.kinds or (type(each) in (list, tuple) and depth and self._has(each, depth - 1))
-            for each in values
-        )
-
-    def _followed(self, original):
-        @functools.wraps(original)
-        def function(*values, **named):
-            # An iterator can be read only once.
-            values = tuple(list(each) if hasattr(each, "__next__") else each for each in values)
-            result = original(*values, **named)
-            return self._result(result) if self._has(values) else result
-
-        return function
-
-    def _result(self, result):
-        if type(result) is tuple:
-            return tuple(map(self._result, result))
-        if type(result) is float:
-            return self.kinds[0](result)
-        self.decides()
-        return self.condition(result) if type(result) is bool else result
-
-    def _deciding(self, original):
-        @functools.wraps(original)
-        def make(*values, **named):
-            if self._has((*values, named.get("data"))):
-                self.decides()
-            return original(*values, **named)
-
-        return make
