@@ -33,7 +33,8 @@ def _tensors(state):
         if id(value) in visited:
             continue
         visited.add(id(value))
-        if hasattr(value, "is_cuda"):
+        # Objects that hold a packed state may say where it is, as a tensor does.
+        if hasattr(value, "data_ptr"):
             yield value
         elif isinstance(value, dict):
             waiting.extend(value.values())
