@@ -183,6 +183,15 @@ def run_together(
     return found
 
 
+def keep(key: str, code: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Write a case's result, and return all of them: another run may have added to the file."""
+    found = figures.results()
+    found[key] = {"code": code, **result}
+    print(key, result["problem"] or f"{len(result['read'])} figures", flush=True)
+    figures.RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    return found
+
+
 def torch_of(python: str) -> str:
     show = "import importlib.metadata as m; print(m.version('torch'))"
     return subprocess.check_output([python, "-c", show], text=True).strip()
@@ -228,26 +237,20 @@ def main() -> None:
                 left.append(key)
                 continue
             version = torch_of(given[name]) if name else nearest(source["torch"], pythons)
+            python = given[name] if name else pythons[version]
             if args.together and prints_all(source, case):
-                group = (case.get("card", source["card"]), version, given[name] if name else pythons[version])
+                group = (case.get("card", source["card"]), version, python)
                 groups.setdefault(group, []).append((source, case, tree))
                 continue
-            result = run_case(source, case, version, given[name] if name else pythons[version], tree)
+            result = run_case(source, case, version, python, tree)
             # The machine was too slow: that says nothing of the case.
             if result["report"].get("problem") == "timeout":
                 print(key, "stopped at the time limit", flush=True)
                 continue
-            # Another run may have added to the file.
-            found = figures.results()
-            found[key] = {"code": code, **result}
-            print(key, result["problem"] or f"{len(result['read'])} figures", flush=True)
-            figures.RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+            found = keep(key, code, result)
     for (card, version, python), cases in groups.items():
         for key, result in run_together(cases, card, version, python).items():
-            found = figures.results()
-            found[key] = {"code": code, **result}
-            print(key, f"{len(result['read'])} figures", flush=True)
-            figures.RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+            keep(key, code, result)
     for key in left:
         print(f"not run, its repository or interpreter is not here: {key}", file=sys.stderr)
     TARGET.write_text(page.text(page.all_figures()))

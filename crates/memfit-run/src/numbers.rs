@@ -49,13 +49,12 @@ impl Numbers {
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let numbers = if assumed.has_read(&[Stake::Number]) {
+        let mut found = if assumed.has_read(&[Stake::Number]) {
             Self::test_numbers(assumed, &mut run)?
         } else {
             Self::Harmless
         };
         let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
-        let mut found = numbers;
         if found.is_known() && assumed.has_read(&[Stake::Count]) {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }

@@ -408,18 +408,23 @@ impl Value {
 
     /// Replaces the graphs of it and its parts.
     pub(crate) fn map_graphs(&mut self, graph: &dyn Fn(&Graph) -> Graph) {
-        self.graph = graph(&self.graph);
+        self.change_parts(&|value| value.graph = graph(&value.graph));
+    }
+
+    /// Changes it and its parts.
+    pub(super) fn change_parts(&mut self, change: &dyn Fn(&mut Self)) {
+        change(self);
         if let Some(items) = &self.items {
             let mut items = Self::clone(items);
-            items.map_graphs(graph);
+            items.change_parts(change);
             self.items = Some(Arc::new(items));
         }
         if let Kind::Tuple(parts) = &mut self.kind {
-            let mut hung: Vec<Self> = parts.to_vec();
-            for part in &mut hung {
-                part.map_graphs(graph);
+            let mut changed: Vec<Self> = parts.to_vec();
+            for part in &mut changed {
+                part.change_parts(change);
             }
-            *parts = hung.into();
+            *parts = changed.into();
         }
     }
 

@@ -144,21 +144,11 @@ impl Weights {
 impl Value {
     /// Replaces the weights of it and its parts.
     pub(crate) fn map_weights(&mut self, weights: &dyn Fn(&Weights) -> Weights) {
-        if self.weights.is_known() {
-            self.weights = weights(&self.weights);
-        }
-        if let Some(items) = &self.items {
-            let mut items = Self::clone(items);
-            items.map_weights(weights);
-            self.items = Some(Arc::new(items));
-        }
-        if let Kind::Tuple(parts) = &mut self.kind {
-            let mut mapped: Vec<Self> = parts.to_vec();
-            for part in &mut mapped {
-                part.map_weights(weights);
+        self.change_parts(&|value| {
+            if value.weights.is_known() {
+                value.weights = weights(&value.weights);
             }
-            *parts = mapped.into();
-        }
+        });
     }
 
     /// Weights of it and its parts, where they are known.

@@ -43,10 +43,12 @@ def kind(decides, condition):
             return float.__round__(self)
 
         def __divmod__(self, other):
-            return divided(float.__divmod__, self, other, other)
+            parts = computed(float.__divmod__, (self, other), other, (0.0, 0.0))
+            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
 
         def __rdivmod__(self, other):
-            return divided(float.__rdivmod__, self, other, self)
+            parts = computed(float.__rdivmod__, (self, other), self, (0.0, 0.0))
+            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
 
         def is_integer(self):
             decides()
@@ -66,27 +68,21 @@ def kind(decides, condition):
             # Pickled as a plain number.
             return float, (plain(self),)
 
-    def divided(divide, self, other, divisor):
+    def computed(operation, numbers, divisor, otherwise):
         try:
-            parts = divide(self, other)
+            return operation(*numbers)
         except ZeroDivisionError:
+            # The script's own divisor may be zero by mistake; an unknown one is zero here alone.
             if not isinstance(divisor, UnknownFloat):
                 raise
-            parts = (0.0, 0.0)
-        return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+            return otherwise
 
     def followed(name):
         original = getattr(float, name)
 
         def operator(self, *others):
-            try:
-                result = original(self, *others)
-            except ZeroDivisionError:
-                # The script's own divisor may be zero by mistake; an unknown one is zero here alone.
-                divisor = others[0] if name in DIVISIONS else self
-                if not isinstance(divisor, UnknownFloat):
-                    raise
-                result = 0.0
+            divisor = others[0] if name in DIVISIONS else self
+            result = computed(original, (self, *others), divisor, 0.0)
             return UnknownFloat(result) if type(result) is float else result
 
         return operator
