@@ -91,7 +91,29 @@ def test_with_steps_0_the_step_count_never_ends_the_run(probe):
     ],
 )
 def test_growth_leaves_the_first_step_out(probe, after_step, growth):
-    assert probe("last_words").growth(after_step) == growth
+    # The peak of each step grows as the memory after it.
+    assert probe("last_words").growth([(each, 100 + each) for each in after_step]) == growth
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("steps", "growth"),
+    [
+        # Batches of 1, 2, 3 and 4 MiB that stay until the next one, and activations a hundred times as large.
+        ([(1, 100), (2, 200), (3, 300), (4, 400)], None),
+        # The same, of which nothing stays; and of different lengths in no order.
+        ([(1, 100), (1, 200), (1, 300), (1, 400)], None),
+        ([(1, 100), (1, 900), (1, 300), (1, 800)], None),
+        # A leak of 8 MiB, and workspaces that differ.
+        ([(1, 100), (9, 110), (17, 130), (25, 126)], 8 * MIB),
+        # Steady memory after a larger first step.
+        ([(1, 500), (1, 100), (1, 101), (1, 100)], 0),
+    ],
+)
+def test_steps_that_are_not_alike_show_no_growth(probe, steps, growth):
+    assert probe("last_words").growth([(after * MIB, peak * MIB) for after, peak in steps]) == growth
 
 
 # Messages

@@ -490,6 +490,10 @@ pub struct Done {
     /// Samples of the model's input when memory ran out first, and after the last time, if they were fewer.
     #[serde(default)]
     pub reduced: Option<(u64, u64)>,
+    /// Place and first source line of statements that would use a GPU and did not run before the run was
+    /// ended.
+    #[serde(default)]
+    pub not_run: Vec<(String, String)>,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
     #[serde(deserialize_with = "parse_device_keys")]
     pub devices: BTreeMap<u32, DeviceStats>,
@@ -544,6 +548,7 @@ mod tests {
             feeding: Some(Feeding { workers: 2, batches: 9, period_ns: None }),
             asks_size: true,
             reduced: Some((1024, 128)),
+            not_run: vec![("train.py:7".to_owned(), "evaluate(model)".to_owned())],
             devices: [(0, stats), (11, stats)].into(),
         });
         let line = serde_json::to_string(&done).unwrap();

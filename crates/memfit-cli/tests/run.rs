@@ -76,6 +76,7 @@ fn play_with_torch(part: &str, mut script: Script) {
                 feeding: None,
                 asks_size: false,
                 reduced: None,
+                not_run: Vec::new(),
                 devices,
             };
             script.say(&memfit_channel::Message::Done(done(std::collections::BTreeMap::new())));

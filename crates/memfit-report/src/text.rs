@@ -8,6 +8,7 @@ mod canvas;
 mod cards;
 mod check;
 pub(crate) mod ci;
+mod coverage;
 mod data;
 mod data_loader;
 mod doctor;

@@ -8,11 +8,13 @@ use memfit_devices::{
     Bytes, CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Catalogue, Gap,
     Interval, Spread,
 };
+use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
-    CalibrateReport, CardKind, Check, DoctorReport, Health, RunReport, WatchReport, WatchedCard, WatchedOom,
-    WatchedProcess, WatchedRun, schema,
+    CalibrateReport, CardKind, Check, DoctorReport, Health, NotRun, RunReport, WatchReport, WatchedCard,
+    WatchedOom, WatchedProcess, WatchedRun, schema,
 };
+use memfit_vocabulary::Remark;
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
 
 /// The text without ANSI styles.
@@ -300,9 +302,40 @@ fn growth_is_told_where_it_would_matter() {
     let mut report = fits();
     report.coverage.growth_per_step = Some(report.headroom / 100);
     assert!(text_of(&report).contains("the GPU is full after 100 more steps"), "{}", text_of(&report));
+    // Batches of different sizes have no growth.
+    report.coverage.growth_per_step = None;
+    assert!(text_of(&report).contains("the steps differ in memory"), "{}", text_of(&report));
+    report.coverage.largest_batch = true;
+    assert!(!text_of(&report).contains("the steps differ in memory"), "{}", text_of(&report));
     // Such a small growth is noise: it would take two hundred thousand steps to matter.
     report.coverage.growth_per_step = Some(report.headroom / 200_000);
     assert!(!text_of(&report).contains("grew"), "{}", text_of(&report));
+}
+
+#[test]
+fn statements_that_did_not_run_are_listed() {
+    let mut report = fits();
+    let statement = |line: u32| NotRun {
+        place: format!("/home/ada/train.py:{line}"),
+        code: format!("evaluate(model, loaders[{line}])"),
+    };
+    report.coverage.not_run = (1..=4).map(statement).collect();
+    let text = text_of(&report);
+    assert!(text.contains("not run train.py:1: `evaluate(model, loaders[1])` train.py:2:"), "{text}");
+    assert!(text.contains("loaders[4])` step time"), "{text}");
+    assert!(text.contains("next: `--steps 0` runs the script to its end"), "{text}");
+    report.coverage.not_run = (1..=6).map(statement).collect();
+    let text = text_of(&report);
+    assert!(text.contains("loaders[4])` and 2 other statements that use the GPU"), "{text}");
+    assert!(!text.contains("loaders[5]"), "{text}");
+}
+
+#[test]
+fn full_cover_is_not_advised_where_it_was_tried() {
+    let mut report = fits();
+    assert!(text_of(&report).contains("next: `--cover full`"));
+    report.fidelity.add(&Note::new(Remark::NotCovered).with_value("what", "evaluation"));
+    assert!(!text_of(&report).contains("next: `--cover full`"), "{}", text_of(&report));
 }
 
 #[test]

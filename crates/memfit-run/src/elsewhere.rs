@@ -10,6 +10,7 @@ use memfit_devices::{Device, Interval};
 use memfit_recording::{Recording, Track};
 
 use crate::facts::{OomFacts, RankFacts};
+use crate::not_run::FurtherRuns;
 use crate::{Card, Outcome, Request, recording};
 
 /// Tolerance of the auxiliary clocks: the auxiliary clock for the run's own GPU may differ from its real
@@ -151,7 +152,14 @@ impl Outcome {
             }
             facts.overhead = facts.overhead.map(|own| device.overhead(own.asked_for));
         }
-        Self { facts, lower: None, numbers: self.numbers, diagnosis: None, recording: None }
+        Self {
+            facts,
+            lower: None,
+            numbers: self.numbers,
+            further: FurtherRuns::default(),
+            diagnosis: None,
+            recording: None,
+        }
     }
 
     /// Copies another run's finding about numbers that only a GPU can compute.

@@ -16,6 +16,7 @@ use memfit_vocabulary::Remark;
 use crate::environment::Command;
 use crate::host::HostPeaks;
 use crate::inbox::{Inbox, Speaker};
+use crate::not_run;
 use crate::output;
 use crate::overlaid;
 use crate::preflight::Torch;
@@ -267,6 +268,7 @@ impl Facts {
             largest_batch: all(|done| done.largest_batch),
             epoch_end: all(|done| done.epoch_end),
             growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
+            not_run: not_run::of_ranks(&dones),
         }
     }
 

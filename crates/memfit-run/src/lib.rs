@@ -33,6 +33,7 @@ mod leftovers;
 mod libraries;
 mod live;
 mod local;
+mod not_run;
 mod numbers;
 mod older;
 mod output;
@@ -88,6 +89,7 @@ pub use synthetic::Samples;
 pub use watch::Ended;
 
 use self::environment::Command;
+use self::not_run::FurtherRuns;
 use self::numbers::Numbers;
 use self::preflight::Torch;
 use self::remedies::Diagnosis;
@@ -116,6 +118,8 @@ pub struct Outcome {
     lower: Option<Facts>,
     /// Result of the test of whether anything depends on numbers that were read as zero.
     numbers: Numbers,
+    /// What did not run in the runs of that test.
+    further: FurtherRuns,
     /// Reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,
     /// File of the saved recording.
@@ -140,7 +144,14 @@ pub fn perform_once(request: &Request, home: &Home, console: &dyn Console) -> Re
     };
     let runner = Runner { command: &command, torch: torch.as_ref(), local: None, home, console };
     let facts = runner.first(request, ValuePolicy::UPPER)?.facts;
-    Ok(Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None })
+    Ok(Outcome {
+        facts,
+        lower: None,
+        numbers: Numbers::Untried,
+        further: FurtherRuns::default(),
+        diagnosis: None,
+        recording: None,
+    })
 }
 
 /// Performs the requested run and, if memory runs out, runs that try remedies.
@@ -172,8 +183,9 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
     } else {
         None
     };
+    let mut further = FurtherRuns::default();
     let numbers = if verdict::depends_on_values(request, &first.facts) {
-        runner.numbers(request, policy, &Changes::default(), &first.facts)?
+        runner.numbers(request, policy, &Changes::default(), &first.facts, &mut further)?
     } else {
         Numbers::Untried
     };
@@ -181,6 +193,7 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         facts: first.facts,
         lower,
         numbers,
+        further,
         diagnosis: first.explanation.map(Diagnosis::new),
         recording: request.output.clone(),
     };
@@ -222,12 +235,15 @@ impl Runner<'_> {
         values: ValuePolicy,
         changes: &Changes,
         zeros: &Facts,
+        further: &mut FurtherRuns,
     ) -> Result<Numbers, RunError> {
         self.console.remark("running again with other assumed values, to see whether memory depends on them");
         let trial = verdict::repeat_request(request, zeros);
         Numbers::test(zeros, |others| {
             let changes = Changes { others, seeded: true, ..changes.clone() };
-            self.once(&trial, values, &changes).map(|ran| ran.facts)
+            let facts = self.once(&trial, values, &changes)?.facts;
+            further.add(facts.ended, facts.coverage().not_run);
+            Ok(facts)
         })
     }
 

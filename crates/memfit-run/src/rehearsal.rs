@@ -11,6 +11,7 @@ use crate::console::Silent;
 use crate::environment::{self, Command};
 use crate::forks::Server;
 use crate::launcher::{self, Launched};
+use crate::not_run::FurtherRuns;
 use crate::numbers::Numbers;
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
@@ -212,8 +213,14 @@ impl<'a> Rehearsal<'a> {
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(command, self.torch.as_ref(), &stage, watched, &tracks, wall);
-        let outcome =
-            Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None };
+        let outcome = Outcome {
+            facts,
+            lower: None,
+            numbers: Numbers::Untried,
+            further: FurtherRuns::default(),
+            diagnosis: None,
+            recording: None,
+        };
         Ok((outcome, tracks))
     }
 

@@ -9,6 +9,7 @@ use memfit_explain::{Apply, Explanation, Fix};
 use memfit_report::wire::{Exception, ExplainFix, FixProof, Verdict};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
+use crate::not_run::FurtherRuns;
 use crate::numbers::Numbers;
 use crate::stage::Changes;
 use crate::watch::Ended;
@@ -151,7 +152,7 @@ pub(crate) fn prove(
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
         let numbers = if verdict::depends_on_values(&trial.request, &facts) {
-            runner.numbers(&trial.request, policy, &trial.changes, &facts)?
+            runner.numbers(&trial.request, policy, &trial.changes, &facts, &mut FurtherRuns::default())?
         } else {
             Numbers::Untried
         };

@@ -28,7 +28,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
         peak,
         peak_interval: outcome.lower.as_ref().map(|lower| interval(lower, facts)),
         steps: facts.steps(),
-        coverage: facts.coverage(),
+        coverage: coverage(outcome),
         at_peak: fullest.and_then(|rank| rank.at_peak.clone()),
         outside_parts: outside::parts(request, facts, &outside),
         outside,
@@ -65,6 +65,13 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
         problem,
         device,
     }
+}
+
+/// What the run covered. A statement that ran in a further run is not missing.
+fn coverage(outcome: &Outcome) -> Coverage {
+    let mut coverage = outcome.facts.coverage();
+    outcome.further.retain(&mut coverage.not_run);
+    coverage
 }
 
 /// Peaks at the lower and at the upper bound of the sizes that were read back.

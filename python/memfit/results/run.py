@@ -131,6 +131,18 @@ class Coverage:
     """True if an epoch ended."""
     growth_per_step: int | None = None
     """Growth of the allocated bytes per step after warm-up; absent if too few steps ran."""
+    not_run: tuple[NotRun, ...] = ()
+    """Statements that use the GPU and did not run before the run was ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotRun:
+    """A statement of the script that did not run."""
+
+    place: str
+    """File and line."""
+    code: str
+    """First line of its source."""
 
 
 @dataclass(frozen=True, kw_only=True)

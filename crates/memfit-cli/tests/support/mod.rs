@@ -196,6 +196,7 @@ impl Script {
             feeding: None,
             asks_size: false,
             reduced: None,
+            not_run: Vec::new(),
             devices: [(0, stats)].into(),
         }));
     }

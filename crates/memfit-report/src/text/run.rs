@@ -6,8 +6,9 @@ use anstyle::{AnsiColor, Style};
 use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::coverage::{covered, growth, not_run, steps, without_folder};
 use super::{signed_size, size};
-use crate::wire::{AtPeak, CardKind, Coverage, Oom, PeakEnd, RunReport, Time, Verdict};
+use crate::wire::{AtPeak, CardKind, Oom, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
 const MAX_MODULES: usize = 6;
@@ -159,13 +160,6 @@ fn what_ran(report: &RunReport) -> String {
         0 => "what ran".to_owned(),
         _ => format!("the {} that ran", steps(&report.coverage)),
     }
-}
-
-/// `3 steps`, `1 forward pass`.
-fn steps(coverage: &Coverage) -> String {
-    let (one, several) =
-        if coverage.forward_only { ("forward pass", "forward passes") } else { ("step", "steps") };
-    format!("{} {}", coverage.steps, if coverage.steps == 1 { one } else { several })
 }
 
 /// Location in the training at which an out-of-memory error was raised.
@@ -328,6 +322,9 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
     fact("host", &parts.join(dot));
     fact("covered", &covered(report));
+    for (index, line) in not_run(&report.coverage).iter().enumerate() {
+        fact(if index == 0 { "not run" } else { "" }, line);
+    }
     let refused = report.fidelity.unmodelled.iter();
     let refused: Vec<_> = refused.map(|call| format!("{} ({})", call.call, times(call.count))).collect();
     if !refused.is_empty() {
@@ -438,7 +435,7 @@ fn at_lines(lines: &[String]) -> String {
     let Some(first) = lines.first() else {
         return String::new();
     };
-    let line = first.rsplit_once('/').map_or(first.as_str(), |(_, name)| name);
+    let line = without_folder(first);
     match lines.len() - 1 {
         0 => format!(", at {line}"),
         1 => format!(", at {line} and 1 other line"),
@@ -448,49 +445,6 @@ fn at_lines(lines: &[String]) -> String {
 
 fn times(count: u64) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
-}
-
-fn covered(report: &RunReport) -> String {
-    let coverage = &report.coverage;
-    let mut text = steps(coverage);
-    let parts = [
-        ("an evaluation", coverage.evaluation),
-        ("a batch of the largest items", coverage.largest_batch),
-        ("the end of an epoch", coverage.epoch_end),
-    ];
-    let list = |wanted: bool| -> Vec<&str> {
-        parts.iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| *name).collect()
-    };
-    if let Some((last, others)) = list(true).split_last() {
-        for name in others {
-            let _ = write!(text, ", {name}");
-        }
-        let _ = write!(text, " and {last}");
-    }
-    let missing = list(false);
-    if !missing.is_empty() {
-        let _ = write!(text, "; not covered: {}", missing.join(", "));
-    }
-    match coverage.growth_per_step {
-        Some(0) => text.push_str("; memory was steady"),
-        _ => {
-            if let Some((growth, _)) = growth(report) {
-                let _ = write!(text, "; memory still grew by {} a step", size(growth));
-            }
-        }
-    }
-    text
-}
-
-/// Growth that would fill the GPU only after more steps than this is treated as noise: over a few steps it
-/// cannot be distinguished from batches of different sizes.
-const MAX_STEPS_OF_GROWTH: u64 = 10_000;
-
-/// Growth in bytes per step, and the number of steps until memory is full; `None` if it is noise.
-fn growth(report: &RunReport) -> Option<(u64, u64)> {
-    let growth = report.coverage.growth_per_step.and_then(|growth| u64::try_from(growth).ok())?;
-    let steps = u64::try_from(report.headroom).unwrap_or(0).checked_div(growth)?;
-    (steps <= MAX_STEPS_OF_GROWTH).then_some((growth, steps))
 }
 
 /// Next steps for the user, most useful first.
@@ -517,9 +471,15 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
             size(growth)
         ));
     }
-    if !coverage.evaluation || !coverage.largest_batch {
+    let full = report.fidelity.remarks().any(|remark| remark.id == Remark::NotCovered.id());
+    if !full && (!coverage.evaluation || !coverage.largest_batch) {
         advice.push(
             "`--cover full` also runs an evaluation and a batch of the data set's largest items, if the script has them".to_owned(),
+        );
+    }
+    if !coverage.not_run.is_empty() {
+        advice.push(
+            "`--steps 0` runs the script to its end, and with it what has not run yet; fewer epochs in the script's own settings make that shorter".to_owned(),
         );
     }
     if report.headroom >= 0 && report.headroom.unsigned_abs() < report.device.capacity / 50 {

@@ -135,7 +135,7 @@ pub struct PeakEnd {
 
 /// Parts of the training run that the completed steps included.
 #[expect(clippy::struct_excessive_bools, reason = "the contract's shape")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Completed steps.
     pub steps: u64,
@@ -150,6 +150,18 @@ pub struct Coverage {
     pub epoch_end: bool,
     /// Growth of the allocated bytes per step after warm-up; absent if too few steps ran.
     pub growth_per_step: Option<i64>,
+    /// Statements that use the GPU and did not run before the run was ended.
+    #[serde(default)]
+    pub not_run: Vec<NotRun>,
+}
+
+/// A statement of the script that did not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRun {
+    /// File and line.
+    pub place: String,
+    /// First line of its source.
+    pub code: String,
 }
 
 /// Bytes by category, in the order of [`Category::ALL`]. Serialises as an object with every category.

@@ -216,6 +216,7 @@ pub(crate) fn two_ranks() -> RunReport {
         largest_batch: true,
         epoch_end: true,
         growth_per_step: Some(8 * MIB as i64),
+        not_run: Vec::new(),
     };
     report.ranks =
         vec![Rank { rank: 0, card: 0, peak: report.peak }, Rank { rank: 1, card: 1, peak: report.peak }];

@@ -3,8 +3,10 @@
 import functools
 import itertools
 
-from . import channel, kinds
+from . import channel, kinds, not_run
 
+# Bytes by which the peaks of like steps differ, since workspaces do.
+UNSTEADY = 16 << 20
 # Functions with which a script resets the peaks, of a given device or the current one.
 RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
@@ -63,6 +65,7 @@ def send(session, reason):
         feeding=session.loaders.feeding.describe(),
         asks_size=kinds.asks_size,
         reduced=passes.reduced(),
+        not_run=(not_run.find(session) if reason == "steps" else None) or [],
         devices={device: session.peaks.statistics_of(device) for device in session.devices()},
     )
 
@@ -106,12 +109,25 @@ def made_in_the_only_step(session):
 
 def growth(after_step):
     """Return the median growth of memory from step to step, in bytes, without the first step, which creates
-    the optimizer state. `None` if memory shrank by a large part of that in some step, as with batches of
-    different lengths: a leak only grows.
+    the optimizer state. Each step is given as the bytes after it, and its peak.
+
+    `None` if the steps are not alike, as with batches of different lengths: memory shrank by a large part of
+    that in some step, or the peaks change by far more. A leak only grows, and as fast as the peak.
     """
-    steady = after_step[1:]
-    changes = sorted(after - before for before, after in itertools.pairwise(steady))
-    if not changes:
+    changes = [
+        [after - before for before, after in itertools.pairwise(bytes_of_steps)]
+        for bytes_of_steps in zip(*after_step[1:], strict=True)
+    ]
+    if not changes or not changes[0]:
         return None
-    median = changes[len(changes) // 2]
-    return None if median > 0 and -changes[0] > median / 4 else median
+    growths, of_peaks = changes
+    median = middle(growths)
+    shrinks = median > 0 and -min(growths) > median / 4
+    differ = middle(map(abs, of_peaks)) > 4 * max(median, 0) + UNSTEADY
+    return None if shrinks or differ else median
+
+
+def middle(values):
+    """Return the median; of an even number of values, the larger one."""
+    values = sorted(values)
+    return values[len(values) // 2]

@@ -34,6 +34,7 @@ from . import (
     synthetic_weights,
 )
 from . import watch as codes
+from .calls_seen import CallsSeen
 from .counting import StepCounter
 from .guard import guarded
 from .host import run_of
@@ -75,6 +76,7 @@ class Session:
         self.graphs = graphs.Graphs(self)
         self.peaks = last_words.Peaks(self)
         self.checkpoints = checkpoints.Checkpoints(torch)
+        self.calls_seen = CallsSeen()
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
         # Set in a process that is forked for each try, and with synthetic data.
@@ -111,6 +113,7 @@ class Session:
             self.sizes.arm()
             replicas.arm(self)
         self._arm_optimizers()
+        self.calls_seen.arm(self.torch)
         self.peaks.arm()
         self.oom.arm()
         self.loaders.arm()
@@ -159,9 +162,8 @@ class Session:
         self.loaders.forget()
         if self.planned is not None:
             self.planned.forget()
-        self.modules.forget()
-        self.sizes.forget()
-        self.peaks.forget()
+        for part in (self.modules, self.sizes, self.peaks, self.calls_seen):
+            part.forget()
 
     def become(self, setup, plan):
         """Continue a forked child as a separate run, with its own setup and plan."""
@@ -205,10 +207,7 @@ class Session:
 
     def text_of(self, number):
         """Return the text with this number, or None."""
-        for text, known in self.texts.items():
-            if known == number:
-                return text
-        return None
+        return next((text for text, known in self.texts.items() if known == number), None)
 
     def devices(self):
         """Return the indices of the CUDA devices, once CUDA is initialised."""
@@ -323,8 +322,7 @@ class Session:
             self._appeared(optimizer)
         if self.watch is not None:
             self.notes.optimizer_state(optimizer)
-            # After a step within the backward pass (one optimizer per parameter), the backward phase
-            # continues.
+            # After a step within the backward pass, as with one optimizer per parameter, that continues.
             before = self.phase_before_step.pop(key, codes.OTHER)
             self.watch.phase(before if before == codes.BACKWARD else codes.OTHER)
         if not self.graphs.captures(optimizer):
@@ -360,7 +358,7 @@ class Session:
                 if stats.peak_allocated >= peak:
                     allocated, peak = stats.allocated, stats.peak_allocated
             self.sizes.step_is_over(peaks)
-        self.after_step.append(self._requested())
+        self.after_step.append((self._requested(), peak))
         channel.send("step", step=complete, allocated=allocated, peak_allocated=peak, clock=clock)
 
     def _requested(self):
@@ -375,6 +373,7 @@ class Session:
     @guarded
     def forward_began(self, module):
         self.abandon_steps()
+        self.calls_seen.record()
         if self.planned is not None:
             self.planned.forward_begins(module)
         if not module.training:

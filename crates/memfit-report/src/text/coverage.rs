@@ -1,0 +1,84 @@
+//! What a run covered, what did not run, and how memory changed from step to step.
+
+use std::fmt::Write as _;
+
+use super::size;
+use crate::wire::{Coverage, RunReport};
+
+/// Maximum statements that did not run.
+const MAX_NOT_RUN: usize = 4;
+
+/// `3 steps`, `1 forward pass`.
+pub(super) fn steps(coverage: &Coverage) -> String {
+    let (one, several) =
+        if coverage.forward_only { ("forward pass", "forward passes") } else { ("step", "steps") };
+    format!("{} {}", coverage.steps, if coverage.steps == 1 { one } else { several })
+}
+
+/// A place without its folder.
+pub(super) fn without_folder(place: &str) -> &str {
+    place.rsplit_once('/').map_or(place, |(_, name)| name)
+}
+
+/// What the run covered, and how memory changed from step to step.
+pub(super) fn covered(report: &RunReport) -> String {
+    let coverage = &report.coverage;
+    let mut text = steps(coverage);
+    let parts = [
+        ("an evaluation", coverage.evaluation),
+        ("a batch of the largest items", coverage.largest_batch),
+        ("the end of an epoch", coverage.epoch_end),
+    ];
+    let list = |wanted: bool| -> Vec<&str> {
+        parts.iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| *name).collect()
+    };
+    if let Some((last, others)) = list(true).split_last() {
+        for name in others {
+            let _ = write!(text, ", {name}");
+        }
+        let _ = write!(text, " and {last}");
+    }
+    let missing = list(false);
+    if !missing.is_empty() {
+        let _ = write!(text, "; not covered: {}", missing.join(", "));
+    }
+    match coverage.growth_per_step {
+        Some(0) => text.push_str("; memory was steady"),
+        None if coverage.steps >= STEPS_TO_COMPARE && !coverage.largest_batch => {
+            text.push_str("; the steps differ in memory, so a later batch may need more");
+        }
+        _ => {
+            if let Some((growth, _)) = growth(report) {
+                let _ = write!(text, "; memory still grew by {} a step", size(growth));
+            }
+        }
+    }
+    text
+}
+
+/// The first statements that use the GPU and did not run, and the number of the others.
+pub(super) fn not_run(coverage: &Coverage) -> Vec<String> {
+    let shown = coverage.not_run.iter().take(MAX_NOT_RUN);
+    let mut lines: Vec<String> =
+        shown.map(|each| format!("{}: `{}`", without_folder(&each.place), each.code)).collect();
+    match coverage.not_run.len().saturating_sub(MAX_NOT_RUN) {
+        0 => {}
+        1 => lines.push("and 1 other statement that uses the GPU".to_owned()),
+        others => lines.push(format!("and {others} other statements that use the GPU")),
+    }
+    lines
+}
+
+/// Number of steps from which their memory can be compared: the first one creates the optimizer state.
+const STEPS_TO_COMPARE: u64 = 3;
+
+/// Growth that would fill the GPU only after more steps than this is treated as noise: over a few steps it
+/// cannot be distinguished from batches of different sizes.
+const MAX_STEPS_OF_GROWTH: u64 = 10_000;
+
+/// Growth in bytes per step, and the number of steps until memory is full; `None` if it is noise.
+pub(super) fn growth(report: &RunReport) -> Option<(u64, u64)> {
+    let growth = report.coverage.growth_per_step.and_then(|growth| u64::try_from(growth).ok())?;
+    let steps = u64::try_from(report.headroom).unwrap_or(0).checked_div(growth)?;
+    (steps <= MAX_STEPS_OF_GROWTH).then_some((growth, steps))
+}
