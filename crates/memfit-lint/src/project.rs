@@ -16,6 +16,7 @@ impl Project {
             store.target.strip_prefix("self.").filter(|_| is_layer).map(str::to_owned)
         }));
         crate::passes::add_methods(facts, &mut self.methods);
+        crate::callers::add(facts, &mut self.given);
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
         let in_model = |call: &&Call| {
             facts.function(call.site.function).class.is_some_and(|class| facts.class(class).is_module)

@@ -101,6 +101,8 @@ pub(crate) struct Project {
     pub(crate) frozen: std::collections::HashSet<String>,
     /// What the functions and methods of a name do.
     pub(crate) methods: Methods,
+    /// What callers give to functions of other files.
+    pub(crate) given: crate::callers::Given,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

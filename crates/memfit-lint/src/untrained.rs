@@ -3,6 +3,7 @@
 
 use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, StoreKind};
 
+use crate::callers::{freezes, optimizers};
 use crate::passes::is_pass;
 use crate::query::{backwards, optimizers_of, words};
 use crate::rule::{Context, Findings};
@@ -113,7 +114,9 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
             .is_some_and(|path| path.ends_with(".from_pretrained") || path == "copy.deepcopy");
         bound && made && context.slice(call.span).lines().count() < 12
     });
-    let evaluated = of(OpKind::EvalMode) || made_evaluating(facts, last);
+    let evaluated = of(OpKind::EvalMode)
+        || made_evaluating(facts, last)
+        || context.given_model(op.site.function, model).is_some_and(|given| given.evaluated);
     !of(OpKind::TrainMode) && (evaluated || beside || loaded && trains_another(facts, last))
 }
 
@@ -154,33 +157,53 @@ fn trains_another(facts: &Facts, last: &str) -> bool {
     })
 }
 
+/// Returns `true` for `render = renderer.bind(net)`: a call with a model may return one that has its
+/// parameters.
+fn wraps_another(facts: &Facts, model: &str) -> bool {
+    let makers = facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(model));
+    makers.into_iter().any(|made| {
+        facts.calls.iter().any(|call| {
+            let inside = made.span.start <= call.span.start && call.span.end <= made.span.end;
+            inside
+                && !call.is("copy.deepcopy")
+                && call.arguments.iter().any(|given| {
+                    let name = facts.slice(given.value_span);
+                    given.value.is_module() && name != model && !name.contains('(')
+                })
+        })
+    })
+}
+
 /// Returns `true` if an optimizer may hold a model, or its parameters may require no gradients.
 fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     let facts = context.facts;
     let last = words(model).last().unwrap_or_default();
-    if context.project.frozen.contains(last) || optimizers_of(facts, model, &op.weights).next().is_some() {
+    if context.project.frozen.contains(last)
+        || optimizers_of(facts, model, &op.weights).next().is_some()
+        || wraps_another(facts, model)
+    {
         return true;
     }
     // Without an optimizer in the text, another file may hold the parameters; a framework holds its own.
-    let named = |call: &Call| {
-        let target = facts.bound_to(call.span).unwrap_or_default();
-        let last = target.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-        (last.starts_with("opt") || last.contains("optim")) && facts.slice(call.span).contains("parameters()")
-    };
-    let mut optimizers = facts
-        .calls
-        .iter()
-        .filter(|call| matches!(call.result.kind, Kind::Optimizer) || named(call))
-        .peekable();
+    let given = context.given_model(op.site.function, model);
+    if given.is_some_and(|given| given.frozen) {
+        return true;
+    }
+    let mut made = optimizers(facts).peekable();
     let is_managed =
         facts.function(op.site.function).class.is_some_and(|class| facts.class(class).is_managed);
-    if optimizers.peek().is_none() && !is_managed {
+    if made.peek().is_none() && !is_managed && !given.is_some_and(|given| given.loose) {
         return true;
     }
     // `Adam(params)`, where the list is made elsewhere.
-    let told =
-        |call: &Call| call.result.weights.is_exact() || facts.slice(call.span).contains(".parameters()");
-    if !optimizers.all(told) {
+    let told = |call: &Call| {
+        call.result.weights.is_exact()
+            || facts.slice(call.span).contains(".parameters()")
+            || call.result.is_unknown()
+    };
+    let named =
+        |call: &Call| call.result.is_unknown() && words(facts.slice(call.span)).any(|word| word == last);
+    if !made.all(|call| told(call) && !named(call)) {
         return true;
     }
     let frozen = facts.ops.iter().any(|other| {
@@ -191,18 +214,9 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     });
     // `freeze(teacher)`, `set_requires_grad(vae, False)`, a list of parameters.
     let handed = facts.calls.iter().any(|call| {
-        let name = context.slice(call.callee).rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-        let given = call
-            .arguments
-            .iter()
-            .any(|argument| words(context.slice(argument.value_span)).any(|word| word == last));
         let own = call.receiver.as_ref().is_some_and(|of| words(context.slice(of.span)).last() == Some(last));
-        (given || own)
-            && (name.contains("freeze")
-                || name.contains("grad")
-                || name.contains("frozen")
-                || name.contains("prepare") && given)
-            || own && (name == "parameters" || name == "named_parameters") && !is_read(facts, call)
+        let listed = call.is_method("parameters") || call.is_method("named_parameters");
+        freezes(facts, call, last) || own && listed && !is_read(facts, call)
     });
     let shared = facts.stores.iter().any(|store| {
         store.kind == StoreKind::Assign

@@ -137,9 +137,12 @@ impl<'a> Walker<'a> {
                 let (is_module, norm, frozen) = (class.is_module, class.has_batch_norm, class.is_frozen);
                 let is_loss = class.name.ends_with("Loss");
                 let steps = class.bases.iter().any(|base| base.ends_with("Optimizer"));
-                if let Some(init) = self.method_of(*id, "__init__", 0) {
+                let init = self.method_of(*id, "__init__", 0);
+                if let Some(init) = init {
                     self.summary(init);
                 }
+                // A data class keeps its arguments.
+                let holds = init.is_none() && !is_module && !steps;
                 let kind = match (is_module, is_loss) {
                     _ if steps => Kind::Optimizer,
                     (true, true) => Kind::Criterion { which: Criterion::Other, sums: false },
@@ -156,7 +159,16 @@ impl<'a> Walker<'a> {
                     _ if is_module => self.made_weights(call),
                     _ => Weights::default(),
                 };
+                if holds {
+                    made.graph = inputs.clone();
+                }
                 made.class = Some(*id).filter(|_| is_module);
+                // What another module makes of it is known by its last operation only.
+                if let Some(own) = self.method_of(*id, "forward", 0).filter(|_| is_module)
+                    && let Some(forward) = self.summary(own)
+                {
+                    made = made.with_flags(forward.last_operation());
+                }
                 if is_module && frozen { made.with_flags(Flags::FROZEN) } else { made }
             }
             Kind::Path(path) => {
@@ -172,8 +184,15 @@ impl<'a> Walker<'a> {
                 let receiver = self.slice(call.callee);
                 self.call_summary(node, call, None, &summary, Some(receiver))
             }
-            Kind::Unknown | Kind::Undefined if self.is_used_as_model(call) => {
-                self.call_module(call, &Value::from_kind(Kind::Module))
+            // Nobody calls a tensor: `make(config).to(device)` made a model.
+            Kind::Tensor if target.graph.is_unseen() || target.graph.is_none() => {
+                let weights = target.weights.clone();
+                let module = Value { weights, device: target.device, ..Value::from_kind(Kind::Module) };
+                self.call_module(call, &module)
+            }
+            Kind::Unknown | Kind::Undefined if self.is_used_as_model(self.slice(call.callee)) => {
+                let device = target.device;
+                self.call_module(call, &Value { device, ..Value::from_kind(Kind::Module) })
             }
             Kind::Imported(class) if crate::facts::shrinks(class) => self
                 .call_unknown(node, &inputs)
@@ -374,6 +393,12 @@ impl<'a> Walker<'a> {
                 }
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
+            ("collections.namedtuple", _) => Value::from_kind(Kind::Path("builtins.namedtuple()".into())),
+            ("builtins.namedtuple()", _) if !call.is_open() => {
+                let parts: Vec<Value> =
+                    call.arguments.iter().map(|argument| argument.value.clone()).collect();
+                Value { graph: inputs.clone(), ..Value::from_kind(Kind::Tuple(parts.into())) }
+            }
             (_, name) if path.starts_with("torch.") && super::method::has_no_gradient(name) => {
                 let device = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
                 Value::tensor(Graph::none()).with_device(device)

@@ -112,7 +112,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Model or loss function in an attribute that is called: `self.net(x)` is not a method call.
-    pub(super) fn held_model(&self, callee: &'a Expr) -> Option<Value> {
+    pub(super) fn held_model(&mut self, callee: &'a Expr) -> Option<Value> {
         let Expr::Attribute(attribute) = callee else { return None };
         let name = dotted(callee, self.text)?;
         let class = self.definitions.functions[self.frame.function.index()].class;
@@ -125,8 +125,14 @@ impl<'a> Walker<'a> {
             self.attributes.get(&(class, attribute))
         });
         let Some(held) = held else { return self.named_model(name, own.is_some()) };
-        let is_called = matches!(held.kind, Kind::Module | Kind::Criterion { .. });
-        is_called.then(|| held.clone())
+        if matches!(held.kind, Kind::Module | Kind::Criterion { .. }) {
+            return Some(held.clone());
+        }
+        // What was moved to a device, loaded or evaluated, and is called, is a model.
+        let (device, weights) = (held.device, held.weights.clone());
+        let is_moved = matches!(held.kind, Kind::Tensor) && (held.graph.is_unseen() || held.graph.is_none());
+        let is_model = is_moved || held.is_unknown() && self.is_used_as_model(name);
+        is_model.then(|| Value { device, weights, ..Value::from_kind(Kind::Module) })
     }
 
     /// Model in an attribute of an object that is not of this project, by the attribute's name, as in

@@ -35,6 +35,11 @@ impl<'a> Walker<'a> {
                 _ => Value::from_kind(Kind::Tuple(given.into())),
             };
         }
+        if name == "optimizers" && text == "self" && call.arguments.is_empty() {
+            if let Some(made) = self.configured_optimizers() {
+                return made;
+            }
+        }
         if let Some(summary) = self.imported_method(receiver, name) {
             let result = self.call_summary(node, call, None, &summary, Some(text));
             return self.pass_of_method(call, &summary, result);
@@ -76,6 +81,10 @@ impl<'a> Walker<'a> {
             let weights = self.weights_of(text, value);
             return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
+        // Only models have a `forward` that is called.
+        if name == "forward" && maybe && !call.arguments.is_empty() && dotted_receiver(node, self.text) {
+            return self.call_module(call, &Value { kind: Kind::Module, ..value.clone() });
+        }
         if matches!(name, "train" | "eval") && call.is_statement && maybe && !value.is(Flags::BATCH) {
             return self.switch_mode(node, call, receiver, name, inputs);
         }
@@ -84,6 +93,19 @@ impl<'a> Walker<'a> {
             return self.call_unknown(node, inputs);
         }
         self.call_on_tensor(node, call, receiver, name, inputs)
+    }
+
+    /// Optimizers that `configure_optimizers` of a Lightning module returns.
+    fn configured_optimizers(&mut self) -> Option<Value> {
+        let class = self.definitions.functions[self.frame.function.index()].class?;
+        let own = self.method_of(class, "configure_optimizers", 0)?;
+        let made = self.summary(own)?.returns.as_ref()?.value.clone();
+        let is_one = |value: &Value| matches!(value.kind, Kind::Optimizer);
+        match &made.kind {
+            Kind::Optimizer => Some(made),
+            Kind::Tuple(parts) if parts.iter().all(is_one) => Some(made),
+            _ => None,
+        }
     }
 
     fn call_container(&mut self, node: &'a ExprCall, call: &Call, receiver: &Receiver, name: &str) -> Value {
@@ -155,6 +177,10 @@ impl<'a> Walker<'a> {
     ) -> Value {
         let value = receiver.value.clone();
         let text = self.slice(receiver.span);
+        let text = match name {
+            "eval" | "train" => self.moved_name(node).unwrap_or(text),
+            _ => text,
+        };
         let weights = self.weights_of(text, &value);
         match name {
             "eval" => {
@@ -212,15 +238,21 @@ impl<'a> Walker<'a> {
                 Value::from_kind(Kind::Unknown)
             }
             "apply" | "share_memory" => value,
-            "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
-                Value { weights, ..Value::from_kind(Kind::Unknown) }
+            "parameters" | "named_parameters" => {
+                let device = value.device;
+                Value { weights, device, ..Value::from_kind(Kind::Unknown) }.with_flags(Flags::WEIGHTS)
             }
+            "modules" | "named_modules" | "children" => Value { weights, ..Value::from_kind(Kind::Unknown) },
             _ => {
                 let computed = |argument: &Argument| {
                     !matches!(argument.value.kind, Kind::Str(_) | Kind::Int(_) | Kind::Bool(_) | Kind::None)
                 };
                 if !is_silent(name) && !call.is_statement && call.arguments.iter().any(computed) {
                     self.op(OpKind::Method { name: name.into() }, call.span, text, weights);
+                    // The result of a pass is where its inputs are.
+                    let given = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
+                    let on_card = if given.is_gpu() { given } else { Device::Unknown };
+                    return self.call_unknown(node, inputs).with_device(on_card);
                 }
                 self.call_unknown(node, inputs)
             }
@@ -568,6 +600,12 @@ fn takes_sizes(name: &str) -> bool {
             | "reshape_as"
             | "expand_as"
     )
+}
+
+/// Returns `true` for a method of a name other than `self`.
+fn dotted_receiver(node: &ExprCall, text: &str) -> bool {
+    let Expr::Attribute(attribute) = &*node.func else { return false };
+    dotted(&attribute.value, text).is_some_and(|name| !["self", "ctx", "cls"].contains(&name))
 }
 
 /// Returns `true` for a Fabric object, by its class or else by its name.

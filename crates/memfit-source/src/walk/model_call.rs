@@ -10,7 +10,7 @@ use crate::project::Summary;
 /// Operations for which rules check whether they are the last on an output.
 pub(super) const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX);
 
-impl Walker<'_> {
+impl<'a> Walker<'a> {
     pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
         let receiver = self.slice(call.callee);
         let weights = self.weights_of(receiver, module);
@@ -145,6 +145,13 @@ impl Walker<'_> {
             return Value::tensor(Graph::none())
                 .with_device(device)
                 .with_flags(flags.union(Flags::NO_GRAD_BUILT));
+        }
+        // A loss of inputs that were cut from their graphs has none, unless it has parameters of its own.
+        let is_cut = |flag: Flags| call.arguments.iter().any(|argument| argument.value.is(flag));
+        if inputs.is_none() && !self.is_used_as_model(self.slice(call.callee)) {
+            for flag in [Flags::DETACHED, Flags::NO_GRAD_BUILT] {
+                flags = if is_cut(flag) { flags.union(flag) } else { flags };
+            }
         }
         Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
     }

@@ -166,8 +166,13 @@ impl<'a> Walker<'a> {
     /// One of a model's weights, or its name with it, as a loop over them binds it.
     pub(super) fn one_of_weights(&self, expression: &Expr, weights: &Value) -> Value {
         let flags = weights.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
-        let one = Value::tensor(Graph::none()).with_device(weights.device).with_flags(flags);
-        if self.slice(super::span(expression)).ends_with(".items()") {
+        // The weights of a state have no graph; parameters are leaves of one.
+        let text = self.slice(super::span(expression));
+        let are_leaves = text.ends_with("parameters()");
+        let graph = Graph::unknown().clone_if(are_leaves);
+        let one = Value { weights: weights.weights.clone(), ..Value::tensor(graph) };
+        let one = one.with_device(weights.device).with_flags(flags);
+        if text.ends_with(".items()") || text.ends_with("named_parameters()") {
             return Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), one].into()));
         }
         one

@@ -133,7 +133,10 @@ impl<'a> Walker<'a> {
         for (_, value) in writes {
             value.graph_ids(&mut ids);
         }
-        if frame.parameters.len() > self.facts.function(frame.function).parameters.len() || !writes.is_empty()
+        let differentiates = frame.ops.iter().any(|op| op.kind.differentiates());
+        if frame.parameters.len() > self.facts.function(frame.function).parameters.len()
+            || !writes.is_empty()
+            || differentiates
         {
             for op in frame.ops.iter().take(MAX_CALL_OPS) {
                 ids.extend_from_slice(&op.graph.ids);
