@@ -17,6 +17,12 @@ impl Project {
         }));
         crate::passes::add_methods(facts, &mut self.methods);
         crate::callers::add(facts, &mut self.given);
+        crate::rules::add_scalers(facts, &mut self.scalers);
+        self.on_card |= facts
+            .calls
+            .iter()
+            .any(|call| (call.is_method("cuda") || call.is_method("to")) && call.result.device.is_gpu());
+        self.empties.extend(crate::rules::emptying(facts));
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
         let in_model = |call: &&Call| {
             facts.function(call.site.function).class.is_some_and(|class| facts.class(class).is_module)

@@ -83,6 +83,24 @@ pub(crate) struct Namesakes {
 /// Names of the functions and methods of a project.
 pub(crate) type Methods = std::collections::HashMap<String, Namesakes>;
 
+/// What a project does with gradient scalers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scalers {
+    /// One is made.
+    pub(crate) made: bool,
+    /// One is made that is disabled.
+    pub(crate) off: bool,
+    /// A function that makes none itself updates one.
+    pub(crate) updated: bool,
+}
+
+impl Scalers {
+    /// Returns `true` if the scalers that functions get are enabled.
+    pub(crate) const fn is_made(self) -> bool {
+        self.made && !self.off
+    }
+}
+
 /// Facts of the project's other files about this one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Project {
@@ -101,6 +119,12 @@ pub(crate) struct Project {
     pub(crate) frozen: std::collections::HashSet<String>,
     /// What the functions and methods of a name do.
     pub(crate) methods: Methods,
+    /// `true` if a file of the project moves something to a GPU.
+    pub(crate) on_card: bool,
+    /// Names of functions that empty the cache each time they are called.
+    pub(crate) empties: std::collections::HashSet<String>,
+    /// What the files do with gradient scalers.
+    pub(crate) scalers: Scalers,
     /// What callers give to functions of other files.
     pub(crate) given: crate::callers::Given,
     /// Attributes of models that are models.

@@ -168,7 +168,8 @@ fn wraps_another(facts: &Facts, model: &str) -> bool {
                 && !call.is("copy.deepcopy")
                 && call.arguments.iter().any(|given| {
                     let name = facts.slice(given.value_span);
-                    given.value.is_module() && name != model && !name.contains('(')
+                    let is_option = name.contains('.') && !name.starts_with("self.");
+                    given.value.is_module() && name != model && !name.contains('(') && !is_option
                 })
         })
     })

@@ -438,6 +438,8 @@ pub struct Store {
     pub built_there: bool,
     /// Method that stores it, and the method's target.
     pub by: Option<(FunctionId, Arc<str>)>,
+    /// `true` if the object that keeps it selects elements at random.
+    pub sampled: bool,
     /// Site of the store.
     pub site: Site,
 }

@@ -48,7 +48,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .filter(|call| call.is_method("register_forward_hook"))
         .filter_map(|call| match call.arguments.first()?.value.kind {
             Kind::Function(id) => Some(id),
-            _ => None,
+            // `register_forward_hook(self.keep)`
+            _ => {
+                let name = context.slice(call.arguments.first()?.value_span).strip_prefix("self.")?;
+                let class = facts.function(call.site.function).class?;
+                facts.function_ids().find(|id| {
+                    let method = facts.function(*id);
+                    method.class == Some(class) && method.name.rsplit('.').next() == Some(name)
+                })
+            }
         })
         .collect();
     // If models are only called without gradients, there is no graph.

@@ -327,7 +327,6 @@ impl<'a> Walker<'a> {
                     });
                 match enabled {
                     Some(Some(false)) => Value::default(),
-                    Some(None) => Value::from_kind(Kind::Autocast(None)),
                     _ => Value::from_kind(Kind::Autocast(to.unwrap_or(Some(DType::Half)))),
                 }
             }
@@ -422,9 +421,21 @@ impl<'a> Walker<'a> {
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
             ("torch.stack" | "torch.cat" | "torch.vstack" | "torch.hstack" | "torch.concat", _) => {
                 let first = call.arguments.first()?;
-                let mut value = Value::tensor(first.value.graph.clone()).with_device(first.value.device);
+                let device = match &first.value.kind {
+                    // Tensors are joined on one device.
+                    Kind::Tuple(parts) => {
+                        let mut devices = parts.iter().map(|part| part.device);
+                        devices.find(|device| *device != Device::Unknown).unwrap_or_default()
+                    }
+                    _ => match first.value.elements() {
+                        Some(item) if first.value.device == Device::Unknown => item.device,
+                        _ => first.value.device,
+                    },
+                };
+                let mut value = Value::tensor(first.value.graph.clone()).with_device(device);
                 if self.frame.grad == Grad::Off {
                     value.graph = Graph::none();
+                    value = value.with_flags(Flags::NO_GRAD_BUILT);
                 }
                 value
             }

@@ -124,7 +124,17 @@ impl<'a> Walker<'a> {
             let (attribute, class) = own?;
             self.attributes.get(&(class, attribute))
         });
-        let Some(held) = held else { return self.named_model(name, own.is_some()) };
+        let Some(held) = held else {
+            // What a base class in another module sets is known by its name.
+            let (attribute, class) = match own {
+                Some(own) => own,
+                None => return self.named_model(name, false),
+            };
+            let is_method = self.bases[class.index()].iter().any(|(_, base)| base.has(attribute));
+            let named = crate::names::value_by_name(attribute);
+            let is_called = matches!(named.kind, Kind::Module | Kind::Criterion { .. });
+            return (is_called && !is_method && !attribute.contains('.')).then_some(named);
+        };
         if matches!(held.kind, Kind::Module | Kind::Criterion { .. }) {
             return Some(held.clone());
         }

@@ -268,12 +268,27 @@ impl<'a> Walker<'a> {
         inputs: &Graph,
     ) -> Value {
         let value = receiver.value.clone();
+        if matches!(name, "items" | "values") && value.is(Flags::GIVEN) && call.arguments.is_empty() {
+            let element = Value { graph: value.graph.clone(), ..Value::default() };
+            let mut all =
+                Value { graph: value.graph.clone(), ..Value::from_kind(Kind::Container { bounded: true }) };
+            all.add_item(&if name == "items" {
+                let key = Value::from_kind(Kind::Number);
+                Value { graph: value.graph, ..Value::from_kind(Kind::Tuple([key, element].into())) }
+            } else {
+                element
+            });
+            return all;
+        }
         if has_no_gradient(name) && matches!(value.kind, Kind::Tensor) {
             return Value::tensor(Graph::none()).with_device(value.device);
         }
         // `torch.distributions` samples without gradients; distributions of other libraries may not.
         if name == "sample" && matches!(value.kind, Kind::Tensor) {
             return self.call_unknown(node, &value.graph);
+        }
+        if matches!(name, "div_" | "mul_" | "copy_") && is_gradient(self.slice(receiver.span)) {
+            self.op(OpKind::WriteGrad { single: false, clears: false }, call.span, "", Weights::default());
         }
         if matches!(name, "copy_" | "mul_" | "lerp_" | "add_")
             && let Expr::Attribute(attribute) = &*node.func
@@ -600,6 +615,11 @@ fn takes_sizes(name: &str) -> bool {
             | "reshape_as"
             | "expand_as"
     )
+}
+
+/// Returns `true` for `parameter.grad` and `parameter.grad.data`.
+fn is_gradient(name: &str) -> bool {
+    name.strip_suffix(".data").unwrap_or(name).ends_with(".grad")
 }
 
 /// Returns `true` for a method of a name other than `self`.

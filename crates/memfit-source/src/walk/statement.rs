@@ -431,6 +431,7 @@ impl<'a> Walker<'a> {
             carried: self.is_carried(value),
             built_there: self.is_built_in(value, grows),
             by: None,
+            sampled: false,
             site: self.site(),
         };
         self.record_stored_parameters(&store);

@@ -113,6 +113,10 @@ impl<'a> Walker<'a> {
             writes,
             made,
             is_method: function.class.is_some(),
+            named_rest: self.definitions.functions[id.index()].node.and_then(|node| {
+                let rest = node.parameters.kwarg.as_ref()?.name.id.as_str();
+                function.parameters.iter().position(|parameter| parameter == rest)
+            }),
             grad_off: function.grad == Grad::Off,
             ops,
             returns,
