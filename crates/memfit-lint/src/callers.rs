@@ -22,6 +22,8 @@ pub(crate) struct GivenArgument {
     pub(crate) last: Flags,
     /// Which loss function it is, if it is one.
     pub(crate) criterion: Option<Criterion>,
+    /// Whether the caller, or a function that it calls, clears the gradients of an optimizer.
+    pub(crate) clears: Option<bool>,
 }
 
 /// Model that a caller gives to a function.
@@ -52,7 +54,18 @@ pub(crate) fn add(facts: &Facts, given: &mut Given) {
                 .value
                 .is_module()
                 .then(|| model_of(facts, facts.slice(argument.value_span), argument));
-            if criterion.is_none() && model.is_none() {
+            let clears = matches!(argument.value.kind, Kind::Optimizer).then(|| {
+                facts.ops.iter().any(|op| {
+                    let is_clear = matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
+                    let steps = |other: &&memfit_source::Op| matches!(other.kind, OpKind::Step { .. });
+                    let own = facts.slice(argument.value_span);
+                    let of_another = op.receiver != own
+                        && facts.ops.iter().filter(steps).any(|step| step.receiver == op.receiver)
+                        && facts.overlap(&op.weights, &argument.value.weights) != Overlap::Yes;
+                    is_clear && !of_another
+                })
+            });
+            if criterion.is_none() && model.is_none() && clears.is_none() {
                 continue;
             }
             given.entry(name.to_owned()).or_default().push(GivenArgument {
@@ -61,6 +74,7 @@ pub(crate) fn add(facts: &Facts, given: &mut Given) {
                 model,
                 last: argument.value.flags,
                 criterion,
+                clears,
             });
         }
     }
@@ -184,6 +198,12 @@ impl Context<'_> {
                 None => argument.position == Some(index),
             })
             .collect()
+    }
+
+    /// Returns `true` if other files call a function with an optimizer whose gradients nothing clears.
+    pub(crate) fn given_uncleared(&self, function: FunctionId, name: &str) -> bool {
+        let given = self.given_to(function, name);
+        !given.is_empty() && given.iter().all(|argument| argument.clears == Some(false))
     }
 
     /// What all callers in other files know of a model that they give to a function: `None` if there are none.

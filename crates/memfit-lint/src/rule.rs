@@ -119,6 +119,8 @@ pub(crate) struct Project {
     pub(crate) frozen: std::collections::HashSet<String>,
     /// What the functions and methods of a name do.
     pub(crate) methods: Methods,
+    /// Names of attributes of other objects on which `zero_grad()` is called.
+    pub(crate) cleared: std::collections::HashSet<String>,
     /// `true` if a file of the project moves something to a GPU.
     pub(crate) on_card: bool,
     /// Names of functions that empty the cache each time they are called.

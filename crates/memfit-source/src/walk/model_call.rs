@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use ruff_python_ast::Expr;
+
 use super::Walker;
+use super::definitions::dotted;
 use super::library_calls::CallResult;
 use crate::facts::{Argument, Call, Criterion, Device, Flags, Grad, Graph, Kind, OpKind, Value};
 use crate::project::Summary;
@@ -154,6 +157,31 @@ impl<'a> Walker<'a> {
             }
         }
         Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
+    }
+
+    /// `model.fc = nn.Sequential(nn.Linear(512, 10), nn.Softmax(1))`: the model ends in what its head ends in.
+    pub(super) fn replace_head(&mut self, target: &'a Expr, value: &Value) {
+        if !value.is_module() {
+            return;
+        }
+        let owner = match target {
+            Expr::Subscript(subscript) => &*subscript.value,
+            other => other,
+        };
+        let Expr::Attribute(attribute) = owner else { return };
+        let heads = ["fc", "classifier", "head", "heads", "last_linear", "output"];
+        let Some(name) = dotted(&attribute.value, self.text) else { return };
+        if name == "self" || !heads.contains(&attribute.attr.id.as_str()) {
+            return;
+        }
+        if let Some(binding) = self.frame.env.get(name)
+            && binding.value.is_module()
+        {
+            let mut binding = binding.clone();
+            binding.value =
+                binding.value.without(LAST_OPERATIONS).with_flags(value.flags.intersection(LAST_OPERATIONS));
+            self.frame.env.set(name, binding);
+        }
     }
 
     /// Records that a function gives one of its parameters to a loss that takes logits.

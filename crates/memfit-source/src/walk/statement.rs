@@ -307,6 +307,7 @@ impl<'a> Walker<'a> {
                 if let Some(source) = source {
                     self.escape(source);
                 }
+                self.replace_head(target, &value);
                 if let Some(name) = dotted(target, self.text) {
                     if let Some(source) = source {
                         self.store_sum(name, source, whole);
@@ -323,6 +324,7 @@ impl<'a> Walker<'a> {
                 if let Some(source) = source {
                     self.escape(source);
                 }
+                self.replace_head(target, &value);
                 let own = self.slice(span(target));
                 let joins = source.is_some_and(|source| self.store_joined(own, source, &value, whole));
                 if let Some(name) = dotted(&subscript.value, self.text).filter(|_| !joins) {
