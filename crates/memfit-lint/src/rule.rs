@@ -94,13 +94,6 @@ pub(crate) struct Scalers {
     pub(crate) updated: bool,
 }
 
-impl Scalers {
-    /// Returns `true` if the scalers that functions get are enabled.
-    pub(crate) const fn is_made(self) -> bool {
-        self.made && !self.off
-    }
-}
-
 /// Facts of the project's other files about this one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Project {

@@ -16,6 +16,7 @@ pub use guard::{CounterBinding, CounterTest, Guard, GuardTest, Residue};
 pub use model_argument::ModelArgument;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
+pub(crate) use value::MAX_NAMED;
 pub use weights::{Model, Overlap, Weights};
 
 mod query;

@@ -63,14 +63,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         facts.functions.iter().flat_map(|function| &function.parameters).any(|name| names_scaler(name));
     let first = made.first().map(|call| call.span);
     // A function may get a scaler that another file makes.
-    let given = made.is_empty() && handed && context.project.scalers.is_made();
+    let given = made.is_empty() && handed && !context.project.scalers.off;
     if first.is_none() && !given || made.iter().any(|call| is_off(call)) {
         return;
     }
     unchecked_steps(context, first, findings);
     steps_unscaled(context, first, findings);
     let elsewhere = (handed || made.is_empty()) && context.project.scalers.updated;
-    if scales && (updates || elsewhere) || handed && !given && !made.is_empty() {
+    if given && !context.project.scalers.made || scales && (updates || elsewhere) || handed && !given && !made.is_empty() {
         return;
     }
     for step in &facts.ops {

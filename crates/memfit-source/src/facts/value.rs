@@ -270,6 +270,8 @@ pub struct Value {
     pub(crate) class: Option<ClassId>,
     /// Join of a container's elements.
     pub(crate) items: Option<Arc<Self>>,
+    /// Items of a dictionary display by their literal keys, if it has no others.
+    pub(crate) named: Option<Arc<[(Arc<str>, Self)]>>,
 }
 
 impl Value {
@@ -330,6 +332,20 @@ impl Value {
                 | Kind::Imported(_)
                 | Kind::Container { .. }
         )
+    }
+
+    /// Item of a dictionary by its key.
+    pub(crate) fn named_item(&self, key: &str) -> Option<&Self> {
+        self.named.as_ref()?.iter().find(|(known, _)| &**known == key).map(|(_, item)| item)
+    }
+
+    /// Sets an item of a dictionary by its key.
+    pub(crate) fn set_named(&mut self, key: &Arc<str>, item: &Self) {
+        let Some(known) = &self.named else { return };
+        let mut named: Vec<(Arc<str>, Self)> =
+            known.iter().filter(|(known, _)| known != key).cloned().collect();
+        named.push((key.clone(), Self { named: None, ..item.clone() }));
+        self.named = (named.len() <= MAX_NAMED).then(|| named.into());
     }
 
     /// Adds an element to a container.
@@ -402,6 +418,9 @@ impl Value {
         if let Kind::Tuple(parts) = &self.kind {
             parts.iter().for_each(|part| part.graph_ids(into));
         }
+        for (_, item) in self.named.iter().flat_map(|named| named.iter()) {
+            item.graph_ids(into);
+        }
         into.sort_unstable();
         into.dedup();
     }
@@ -419,6 +438,11 @@ impl Value {
             items.change_parts(change);
             self.items = Some(Arc::new(items));
         }
+        if let Some(named) = &self.named {
+            let mut named: Vec<(Arc<str>, Self)> = named.to_vec();
+            named.iter_mut().for_each(|(_, item)| item.change_parts(change));
+            self.named = Some(named.into());
+        }
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut changed: Vec<Self> = parts.to_vec();
             for part in &mut changed {
@@ -435,6 +459,13 @@ impl Value {
             items.map_graphs(&|graph| Graph::unknown().clone_if(!graph.is_none()));
             self.items = Some(Arc::new(items));
         }
+        if let Some(named) = &self.named {
+            let mut named: Vec<(Arc<str>, Self)> = named.to_vec();
+            for (_, item) in &mut named {
+                item.map_graphs(&|graph| Graph::unknown().clone_if(!graph.is_none()));
+            }
+            self.named = Some(named.into());
+        }
     }
 
     /// Removes the graphs of it and its parts; values that had one get these flags.
@@ -447,6 +478,11 @@ impl Value {
             let mut items = Self::clone(items);
             items.cut_graphs(flags);
             self.items = Some(Arc::new(items));
+        }
+        if let Some(named) = &self.named {
+            let mut named: Vec<(Arc<str>, Self)> = named.to_vec();
+            named.iter_mut().for_each(|(_, item)| item.cut_graphs(flags));
+            self.named = Some(named.into());
         }
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut cut_graphs: Vec<Self> = parts.to_vec();
@@ -462,6 +498,9 @@ impl Value {
         self.loader = None;
         self.class = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
+        self.named = self.named.map(|named| {
+            named.iter().map(|(key, item)| (key.clone(), item.clone().exported())).collect()
+        });
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -539,6 +578,16 @@ impl Value {
             (None, Some(items)) if nothing(self) || self.is_container() => Some(items.clone()),
             _ => None,
         };
+        let named = match (&self.named, &other.named) {
+            (Some(a), Some(b)) if a.len() == b.len() => {
+                let joined: Option<Vec<(Arc<str>, Self)>> =
+                    a.iter().map(|(key, item)| Some((key.clone(), item.either(other.named_item(key)?)))).collect();
+                joined.map(Into::into)
+            }
+            (Some(named), None) if nothing(other) => Some(named.clone()),
+            (None, Some(named)) if nothing(self) => Some(named.clone()),
+            _ => None,
+        };
         // Where one path cuts the graph off, the other is that of the first iteration, for example.
         let cuts = |value: &Self| value.graph.is_none() && value.is(Flags::CUT_OFF);
         let graph = if (cuts(self) || cuts(other)) && !(self.graph.is_none() && other.graph.is_none()) {
@@ -546,9 +595,12 @@ impl Value {
         } else {
             self.graph.either(&other.graph)
         };
-        Self { kind, graph, device, flags, loader, weights, divisor, class, items }
+        Self { kind, graph, device, flags, loader, weights, divisor, class, items, named }
     }
 }
+
+/// Maximum number of items of a dictionary that are followed by their keys.
+pub(crate) const MAX_NAMED: usize = 16;
 
 /// Returns `true` if an object of this class usually reduces an image's size.
 pub fn shrinks(class: &str) -> bool {

@@ -269,7 +269,7 @@ impl<'a> Walker<'a> {
     ) -> Value {
         let value = receiver.value.clone();
         if matches!(name, "items" | "values") && value.is(Flags::GIVEN) && call.arguments.is_empty() {
-            let element = Value { graph: value.graph.clone(), ..Value::default() };
+            let element = Value { graph: value.graph.clone(), ..Value::default() }.with_flags(Flags::GIVEN);
             let mut all =
                 Value { graph: value.graph.clone(), ..Value::from_kind(Kind::Container { bounded: true }) };
             all.add_item(&if name == "items" {

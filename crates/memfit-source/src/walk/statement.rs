@@ -330,6 +330,7 @@ impl<'a> Walker<'a> {
                 if let Some(name) = dotted(&subscript.value, self.text).filter(|_| !joins) {
                     self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
                 }
+                self.set_item(subscript, &value);
                 if self.frame.differentiated.contains(own) {
                     self.bind(own, value, CounterBinding::Assigned(self.frame.looped));
                 }
@@ -340,6 +341,23 @@ impl<'a> Walker<'a> {
             Expr::Starred(node) => self.assign(&node.value, Value::unknown(), None, whole),
             _ => {}
         }
+    }
+
+    /// `outputs["loss"] = loss`
+    fn set_item(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, value: &Value) {
+        let Some(name) = dotted(&subscript.value, self.text) else { return };
+        let Some(binding) = self.frame.env.get(name).filter(|binding| binding.value.named.is_some()) else {
+            return;
+        };
+        let mut binding = binding.clone();
+        match &*subscript.slice {
+            Expr::StringLiteral(key) => {
+                let key = self.names.intern(key.value.to_str());
+                binding.value.set_named(&key, value);
+            }
+            _ => binding.value.named = None,
+        }
+        self.frame.env.set(name, binding);
     }
 
     fn unpack(&mut self, targets: &'a [Expr], value: &Value, source: Option<&'a Expr>, whole: Span) {

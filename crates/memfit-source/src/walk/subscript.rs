@@ -19,6 +19,11 @@ impl<'a> Walker<'a> {
         if are_indices(node) {
             return Value::tensor(Graph::none()).with_device(owner.device);
         }
+        if let Expr::StringLiteral(key) = &*node.slice
+            && let Some(item) = owner.named_item(key.value.to_str())
+        {
+            return item.clone();
+        }
         match &owner.kind {
             Kind::Tuple(parts) => super::statement::literal(&node.slice)
                 .and_then(|index| {
