@@ -18,7 +18,8 @@ impl Project {
         crate::passes::add_methods(facts, &mut self.methods);
         crate::callers::add(facts, &mut self.given);
         crate::rules::add_scalers(facts, &mut self.scalers);
-        let clears = facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. }) && op.via.is_none());
+        let clears =
+            facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. }) && op.via.is_none());
         let others = clears.filter(|op| !op.receiver.starts_with("self.") && op.receiver.contains('.'));
         self.cleared.extend(others.filter_map(|op| words(&op.receiver).last()).map(str::to_owned));
         self.on_card |= facts

@@ -68,7 +68,9 @@ fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
     }
     let name = function.name.rsplit('.').next().unwrap_or_default();
     let is_managed = function.class.is_some_and(|class| facts.class(class).is_managed);
-    if is_managed && ["compute_loss", "training_step"].contains(&name) {
+    let steps = ["compute_loss", "training_step"].contains(&name)
+        || name == "forward" && trains_parts(facts, function.class);
+    if is_managed && steps {
         return Some(None);
     }
     // A caller differentiates what it returns.
@@ -115,9 +117,29 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
         bound && made && context.slice(call.span).lines().count() < 12
     });
     let evaluated = of(OpKind::EvalMode)
+        || model.starts_with("self.") && trains_parts(facts, function.class)
         || made_evaluating(facts, last)
         || context.given_model(op.site.function, model).is_some_and(|given| given.evaluated);
     !of(OpKind::TrainMode) && (evaluated || beside || loaded && trains_another(facts, last))
+}
+
+/// Returns `true` if the optimizers of a Lightning module hold some of its attributes, and not all of it.
+fn trains_parts(facts: &Facts, class: Option<memfit_source::ClassId>) -> bool {
+    let Some(class) = class.filter(|class| facts.class(*class).is_managed) else { return false };
+    let mut made = facts
+        .calls
+        .iter()
+        .filter(|call| {
+            let function = facts.function(call.site.function);
+            function.class == Some(class) && function.name.ends_with(".configure_optimizers")
+        })
+        .filter(|call| matches!(call.result.kind, Kind::Optimizer))
+        .peekable();
+    made.peek().is_some()
+        && made.all(|call| {
+            let text = facts.slice(call.span);
+            text.contains("self.") && text.contains(".parameters()") && !text.contains("self.parameters()")
+        })
 }
 
 /// Returns `true` if the weights of a model are overwritten with those of another one, as for a target
@@ -157,6 +179,17 @@ fn trains_another(facts: &Facts, last: &str) -> bool {
     })
 }
 
+/// Returns `true` if the function that trains another model puts this one into evaluation mode.
+fn is_evaluated_in_step(facts: &Facts, op: &Op, model: &str) -> bool {
+    let here = |other: &&Op| other.site.function == op.site.function && other.via.is_none();
+    let ops = || facts.ops.iter().filter(here);
+    let mode = |kind: OpKind| ops().filter(move |other| other.kind == kind);
+    mode(OpKind::EvalMode).any(|mode| mode.receiver == model)
+        && !mode(OpKind::TrainMode).any(|mode| mode.receiver == model)
+        && mode(OpKind::TrainMode).any(|mode| mode.receiver != model)
+        && ops().any(|other| matches!(other.kind, OpKind::Step { .. }))
+}
+
 /// Returns `true` for `render = renderer.bind(net)`: a call with a model may return one that has its
 /// parameters.
 fn wraps_another(facts: &Facts, model: &str) -> bool {
@@ -193,7 +226,8 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     let mut made = optimizers(facts).peekable();
     let is_managed =
         facts.function(op.site.function).class.is_some_and(|class| facts.class(class).is_managed);
-    if made.peek().is_none() && !is_managed && !given.is_some_and(|given| given.loose) {
+    let known = given.is_some_and(|given| given.loose) || is_evaluated_in_step(facts, op, model);
+    if made.peek().is_none() && !is_managed && !known {
         return true;
     }
     // `Adam(params)`, where the list is made elsewhere.

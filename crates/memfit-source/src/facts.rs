@@ -15,8 +15,8 @@ pub use graph::{Graph, GraphState};
 pub use guard::{CounterBinding, CounterTest, Guard, GuardTest, Residue};
 pub use model_argument::ModelArgument;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
-pub use value::*;
 pub(crate) use value::MAX_NAMED;
+pub use value::*;
 pub use weights::{Model, Overlap, Weights};
 
 mod query;

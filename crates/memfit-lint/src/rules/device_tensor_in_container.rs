@@ -117,7 +117,10 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     store.value_span,
-                    format!("`{}` keeps the output of every step on the GPU until the end of the epoch", store.target),
+                    format!(
+                        "`{}` keeps the output of every step on the GPU until the end of the epoch",
+                        store.target
+                    ),
                 )
                 .help(format!("store `{}.detach().cpu()`", context.slice(store.value_span)));
             continue;

@@ -170,7 +170,8 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
             (true, false) => context.given_uncleared(step.site.function, name),
             (false, _) => !name.contains(['(', '[']) && is_made(context, step),
         };
-        if !known || !repeats(facts, &step.site) || findings.found.iter().any(|found| found.span == step.span) {
+        if !known || !repeats(facts, &step.site) || findings.found.iter().any(|found| found.span == step.span)
+        {
             continue;
         }
         let here = |op: &&Op| op.site.function == step.site.function;
@@ -180,7 +181,12 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && step.site.looped.is_none_or(|looped| facts.within(&op.site, looped))
         };
         let mut passes = facts.ops.iter().filter(here).filter(again).filter_map(backward).peekable();
-        let trained = passes.peek().is_some() && passes.all(|pass| !pass.managed);
+        // The function that computes the loss may clear them, if no model call is visible.
+        let sees = facts.ops.iter().filter(here).any(|op| op.kind == OpKind::Forward);
+        let seen = |pass: &memfit_source::Backward| {
+            !pass.managed && (sees || !pass.loss.is(Flags::OPAQUE) || pass.loss.graph.is_known())
+        };
+        let trained = passes.peek().is_some() && passes.all(seen);
         // Other optimizers, by their names.
         let of_another = |clear: &Op| {
             clear.receiver != name
@@ -192,19 +198,24 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
             || !name.starts_with("self.") && name.contains('.')
             || context.project.cleared.contains(last) && name.starts_with("self.");
         let handed = facts.calls.iter().any(|call| {
-            let is_own = ["step", "scale", "unscale_", "update", "backward"].iter().any(|way| call.is_method(way));
+            let is_own =
+                ["step", "scale", "unscale_", "update", "backward"].iter().any(|way| call.is_method(way));
             let callee = context.slice(call.callee).to_ascii_lowercase();
             let given = call.arguments.iter().any(|argument| context.slice(argument.value_span) == name);
             call.site.function == step.site.function
                 && call.span != step.call.unwrap_or(step.span)
                 && (given && !is_own && call.function.is_none()
-                    || call.function.is_none() && ["zero", "reset", "clear"].iter().any(|word| callee.contains(word)))
+                    || call.function.is_none()
+                        && ["zero", "reset", "clear"].iter().any(|word| callee.contains(word)))
         });
         if !trained || cleared || handed {
             continue;
         }
         findings
-            .report(step.span, format!("`{name}` uses the sum of all gradients so far: they are never cleared"))
+            .report(
+                step.span,
+                format!("`{name}` uses the sum of all gradients so far: they are never cleared"),
+            )
             .help(format!("call `{name}.zero_grad()` after the step"));
     }
 }
@@ -221,18 +232,24 @@ fn words_before_zero_grad(text: &str) -> impl Iterator<Item = &str> {
 /// steps, or clears another optimizer in the same function.
 fn is_made(context: &Context<'_>, step: &Op) -> bool {
     let facts = context.facts;
-    let makers = || facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(step.receiver.as_str()));
+    let makers =
+        || facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(step.receiver.as_str()));
     // The function that steps, where a caller runs it.
     let own = facts.ops.iter().find(|op| op.span == step.span && op.via.is_none()).unwrap_or(step);
     let known = |call: &Call| {
-        (call.site.function != own.site.function || own.site.looped.is_some()) && call.path.as_deref().is_some_and(|path| path.starts_with("torch.optim."))
-            && (call.site.function != step.site.function || step.site.looped.is_some() && call.site.looped.is_none())
+        (call.site.function != own.site.function || own.site.looped.is_some())
+            && call.path.as_deref().is_some_and(|path| path.starts_with("torch.optim."))
+            && (call.site.function != step.site.function
+                || step.site.looped.is_some() && call.site.looped.is_none())
     };
     let beside = facts.ops.iter().any(|op| {
         matches!(op.kind, OpKind::ZeroGrad { .. })
             && op.site.function == step.site.function
             && op.receiver != step.receiver
-            && facts.ops.iter().any(|other| matches!(other.kind, OpKind::Step { .. }) && other.receiver == op.receiver)
+            && facts
+                .ops
+                .iter()
+                .any(|other| matches!(other.kind, OpKind::Step { .. }) && other.receiver == op.receiver)
     });
     match makers().next() {
         Some(_) => makers().all(known),

@@ -68,7 +68,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let Some((call, state)) = carried else { continue };
         let (effect, what) = if keeps {
-            ("the backward pass goes through all iterations before, whose activations are kept", "this backward pass keeps them")
+            (
+                "the backward pass goes through all iterations before, whose activations are kept",
+                "this backward pass keeps them",
+            )
         } else {
             (
                 "the backward pass goes through it again, and raises an error",
@@ -78,7 +81,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(call, format!("`{state}` comes from the previous iteration with its graph: {effect}"))
             .label(op.span, what)
-            .help(format!("detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
+            .help(format!(
+                "detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"
+            ));
     }
 }
 

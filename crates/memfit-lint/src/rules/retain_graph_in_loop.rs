@@ -146,13 +146,15 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let differentiates = |other: &&Op| other.kind.differentiates();
         let here = |other: &&Op| other.site.function == id;
         let passes = facts.ops.iter().filter(differentiates);
-        let later = passes.clone().filter(here).any(|other| {
-            other.site.order > op.site.order && !are_exclusive(facts, op, other)
-        }) || passes.clone().any(|other| {
-            other.site.function == own.site.function
-                && other.site.order > own.site.order
-                && !are_exclusive(facts, own, other)
-        });
+        let later = passes
+            .clone()
+            .filter(here)
+            .any(|other| other.site.order > op.site.order && !are_exclusive(facts, op, other))
+            || passes.clone().any(|other| {
+                other.site.function == own.site.function
+                    && other.site.order > own.site.order
+                    && !are_exclusive(facts, own, other)
+            });
         // Its callers may differentiate after it, and so may other methods in turn.
         let mut callers = facts.calls.iter().filter(|call| call.function == Some(id));
         let differentiated_later = callers.any(|call| {

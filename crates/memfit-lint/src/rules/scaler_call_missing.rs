@@ -70,7 +70,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     unchecked_steps(context, first, findings);
     steps_unscaled(context, first, findings);
     let elsewhere = (handed || made.is_empty()) && context.project.scalers.updated;
-    if given && !context.project.scalers.made || scales && (updates || elsewhere) || handed && !given && !made.is_empty() {
+    if given && !context.project.scalers.made
+        || scales && (updates || elsewhere)
+        || handed && !given && !made.is_empty()
+    {
         return;
     }
     for step in &facts.ops {

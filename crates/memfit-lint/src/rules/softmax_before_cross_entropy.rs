@@ -41,7 +41,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         // The argument is checked first, since resolving the callee takes a search.
         let first = call.argument(0, "input");
-        let first = first.filter(|first| first.value.is(Flags::SOFTMAX) || is_given_softmax(context, call, first));
+        let first =
+            first.filter(|first| first.value.is(Flags::SOFTMAX) || is_given_softmax(context, call, first));
         if let Some(first) = first.filter(|_| takes_logits(context, call)) {
             findings
                 .report(
@@ -86,9 +87,14 @@ fn takes_logits(context: &Context<'_>, call: &memfit_source::Call) -> bool {
 }
 
 /// Returns `true` for the output of a model that all callers in other files give, and that ends in a softmax.
-fn is_given_softmax(context: &Context<'_>, call: &memfit_source::Call, first: &memfit_source::Argument) -> bool {
+fn is_given_softmax(
+    context: &Context<'_>,
+    call: &memfit_source::Call,
+    first: &memfit_source::Argument,
+) -> bool {
     let facts = context.facts;
-    let is_loss = matches!(call.target.kind, Kind::Criterion { .. }) || call.is("torch.nn.functional.cross_entropy");
+    let is_loss =
+        matches!(call.target.kind, Kind::Criterion { .. }) || call.is("torch.nn.functional.cross_entropy");
     if !is_loss || !first.value.is(Flags::OUTPUT) {
         return false;
     }

@@ -498,9 +498,9 @@ impl Value {
         self.loader = None;
         self.class = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
-        self.named = self.named.map(|named| {
-            named.iter().map(|(key, item)| (key.clone(), item.clone().exported())).collect()
-        });
+        self.named = self
+            .named
+            .map(|named| named.iter().map(|(key, item)| (key.clone(), item.clone().exported())).collect());
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -580,8 +580,10 @@ impl Value {
         };
         let named = match (&self.named, &other.named) {
             (Some(a), Some(b)) if a.len() == b.len() => {
-                let joined: Option<Vec<(Arc<str>, Self)>> =
-                    a.iter().map(|(key, item)| Some((key.clone(), item.either(other.named_item(key)?)))).collect();
+                let joined: Option<Vec<(Arc<str>, Self)>> = a
+                    .iter()
+                    .map(|(key, item)| Some((key.clone(), item.either(other.named_item(key)?))))
+                    .collect();
                 joined.map(Into::into)
             }
             (Some(named), None) if nothing(other) => Some(named.clone()),
