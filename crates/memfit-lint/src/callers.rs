@@ -1,41 +1,11 @@
 //! What the callers in other files give to a function or to the constructor of a class: models that no
 //! optimizer of theirs holds, and criteria.
 
-use std::collections::HashMap;
+use memfit_source::{Call, Facts, Flags, FunctionId, Kind, OpKind, Overlap, StoreKind};
 
-use memfit_source::{Call, Criterion, Facts, Flags, FunctionId, Kind, OpKind, Overlap, StoreKind};
-
+use crate::given::{Given, GivenArgument, GivenModel};
 use crate::query::{optimizers_of, words};
 use crate::rule::Context;
-
-/// Arguments by the name of the called function or class.
-pub(crate) type Given = HashMap<String, Vec<GivenArgument>>;
-
-/// Argument of a call of a function that another file defines.
-#[derive(Clone, Debug)]
-pub(crate) struct GivenArgument {
-    position: Option<usize>,
-    keyword: Option<String>,
-    /// What is known of a model.
-    pub(crate) model: Option<GivenModel>,
-    /// Last operation on the output of a model.
-    pub(crate) last: Flags,
-    /// Which loss function it is, if it is one.
-    pub(crate) criterion: Option<Criterion>,
-    /// Whether the caller, or a function that it calls, clears the gradients of an optimizer.
-    pub(crate) clears: Option<bool>,
-}
-
-/// Model that a caller gives to a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GivenModel {
-    /// No optimizer of the caller's file holds its parameters, and one holds those of another model.
-    pub(crate) loose: bool,
-    /// The caller evaluates it, loads its weights, or sets them to require no gradients.
-    pub(crate) evaluated: bool,
-    /// The caller may set its parameters to require no gradients.
-    pub(crate) frozen: bool,
-}
 
 /// Adds the arguments of the calls of a file.
 pub(crate) fn add(facts: &Facts, given: &mut Given) {
@@ -206,7 +176,8 @@ impl Context<'_> {
         !given.is_empty() && given.iter().all(|argument| argument.clears == Some(false))
     }
 
-    /// What all callers in other files know of a model that they give to a function: `None` if there are none.
+    /// What all callers in other files know of a model that they give to a function: `None` if there are
+    /// none.
     pub(crate) fn given_model(&self, function: FunctionId, name: &str) -> Option<GivenModel> {
         let models = self.given_to(function, name);
         let mut known = models.iter().map(|argument| argument.model);

@@ -11,6 +11,7 @@ mod evaluation;
 mod fakes;
 mod files;
 mod fix;
+mod given;
 mod mend;
 mod modules;
 mod passes;

@@ -95,6 +95,7 @@ pub(crate) struct Scalers {
 }
 
 /// Facts of the project's other files about this one.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts of the files")]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Project {
     /// Names of functions that are called somewhere while gradients are off.
@@ -121,7 +122,7 @@ pub(crate) struct Project {
     /// What the files do with gradient scalers.
     pub(crate) scalers: Scalers,
     /// What callers give to functions of other files.
-    pub(crate) given: crate::callers::Given,
+    pub(crate) given: crate::given::Given,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

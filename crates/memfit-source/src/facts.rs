@@ -3,6 +3,7 @@
 mod graph;
 mod guard;
 mod model_argument;
+mod named;
 mod text;
 mod value;
 mod weights;
@@ -14,8 +15,8 @@ use crate::position::Span;
 pub use graph::{Graph, GraphState};
 pub use guard::{CounterBinding, CounterTest, Guard, GuardTest, Residue};
 pub use model_argument::ModelArgument;
+pub(crate) use named::Named;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
-pub(crate) use value::MAX_NAMED;
 pub use value::*;
 pub use weights::{Model, Overlap, Weights};
 

@@ -20,6 +20,7 @@ mod gradients;
 mod imported;
 mod library_calls;
 mod method;
+mod method_names;
 mod model_call;
 mod returned;
 mod statement;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::facts::{Argument, ClassId, FunctionId, Graph, GuardTest, HandlerId, LoaderId, ScalerId, Weights};
+use crate::facts::{
+    Argument, ClassId, FunctionId, Graph, GuardTest, HandlerId, LoaderId, Named, ScalerId, Weights,
+};
 
 /// Autograd recording mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,8 +272,8 @@ pub struct Value {
     pub(crate) class: Option<ClassId>,
     /// Join of a container's elements.
     pub(crate) items: Option<Arc<Self>>,
-    /// Items of a dictionary display by their literal keys, if it has no others.
-    pub(crate) named: Option<Arc<[(Arc<str>, Self)]>>,
+    /// Items of a dictionary display by their keys.
+    pub(crate) named: Option<Named>,
 }
 
 impl Value {
@@ -332,20 +334,6 @@ impl Value {
                 | Kind::Imported(_)
                 | Kind::Container { .. }
         )
-    }
-
-    /// Item of a dictionary by its key.
-    pub(crate) fn named_item(&self, key: &str) -> Option<&Self> {
-        self.named.as_ref()?.iter().find(|(known, _)| &**known == key).map(|(_, item)| item)
-    }
-
-    /// Sets an item of a dictionary by its key.
-    pub(crate) fn set_named(&mut self, key: &Arc<str>, item: &Self) {
-        let Some(known) = &self.named else { return };
-        let mut named: Vec<(Arc<str>, Self)> =
-            known.iter().filter(|(known, _)| known != key).cloned().collect();
-        named.push((key.clone(), Self { named: None, ..item.clone() }));
-        self.named = (named.len() <= MAX_NAMED).then(|| named.into());
     }
 
     /// Adds an element to a container.
@@ -418,7 +406,7 @@ impl Value {
         if let Kind::Tuple(parts) = &self.kind {
             parts.iter().for_each(|part| part.graph_ids(into));
         }
-        for (_, item) in self.named.iter().flat_map(|named| named.iter()) {
+        for item in self.named.iter().flat_map(Named::values) {
             item.graph_ids(into);
         }
         into.sort_unstable();
@@ -438,11 +426,7 @@ impl Value {
             items.change_parts(change);
             self.items = Some(Arc::new(items));
         }
-        if let Some(named) = &self.named {
-            let mut named: Vec<(Arc<str>, Self)> = named.to_vec();
-            named.iter_mut().for_each(|(_, item)| item.change_parts(change));
-            self.named = Some(named.into());
-        }
+        self.named = self.named.as_ref().map(|named| named.map(|item| item.change_parts(change)));
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut changed: Vec<Self> = parts.to_vec();
             for part in &mut changed {
@@ -459,13 +443,8 @@ impl Value {
             items.map_graphs(&|graph| Graph::unknown().clone_if(!graph.is_none()));
             self.items = Some(Arc::new(items));
         }
-        if let Some(named) = &self.named {
-            let mut named: Vec<(Arc<str>, Self)> = named.to_vec();
-            for (_, item) in &mut named {
-                item.map_graphs(&|graph| Graph::unknown().clone_if(!graph.is_none()));
-            }
-            self.named = Some(named.into());
-        }
+        let unknown = |graph: &Graph| Graph::unknown().clone_if(!graph.is_none());
+        self.named = self.named.as_ref().map(|named| named.map(|item| item.map_graphs(&unknown)));
     }
 
     /// Removes the graphs of it and its parts; values that had one get these flags.
@@ -479,11 +458,7 @@ impl Value {
             items.cut_graphs(flags);
             self.items = Some(Arc::new(items));
         }
-        if let Some(named) = &self.named {
-            let mut named: Vec<(Arc<str>, Self)> = named.to_vec();
-            named.iter_mut().for_each(|(_, item)| item.cut_graphs(flags));
-            self.named = Some(named.into());
-        }
+        self.named = self.named.as_ref().map(|named| named.map(|item| item.cut_graphs(flags)));
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut cut_graphs: Vec<Self> = parts.to_vec();
             for part in &mut cut_graphs {
@@ -498,9 +473,7 @@ impl Value {
         self.loader = None;
         self.class = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
-        self.named = self
-            .named
-            .map(|named| named.iter().map(|(key, item)| (key.clone(), item.clone().exported())).collect());
+        self.named = self.named.map(|named| named.map(|item| *item = std::mem::take(item).exported()));
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -579,13 +552,7 @@ impl Value {
             _ => None,
         };
         let named = match (&self.named, &other.named) {
-            (Some(a), Some(b)) if a.len() == b.len() => {
-                let joined: Option<Vec<(Arc<str>, Self)>> = a
-                    .iter()
-                    .map(|(key, item)| Some((key.clone(), item.either(other.named_item(key)?))))
-                    .collect();
-                joined.map(Into::into)
-            }
+            (Some(a), Some(b)) => a.either(b),
             (Some(named), None) if nothing(other) => Some(named.clone()),
             (None, Some(named)) if nothing(self) => Some(named.clone()),
             _ => None,
@@ -600,9 +567,6 @@ impl Value {
         Self { kind, graph, device, flags, loader, weights, divisor, class, items, named }
     }
 }
-
-/// Maximum number of items of a dictionary that are followed by their keys.
-pub(crate) const MAX_NAMED: usize = 16;
 
 /// Returns `true` if an object of this class usually reduces an image's size.
 pub fn shrinks(class: &str) -> bool {

@@ -398,7 +398,7 @@ impl<'a> Walker<'a> {
                     call.arguments.iter().map(|argument| argument.value.clone()).collect();
                 Value { graph: inputs.clone(), ..Value::from_kind(Kind::Tuple(parts.into())) }
             }
-            (_, name) if path.starts_with("torch.") && super::method::has_no_gradient(name) => {
+            (_, name) if path.starts_with("torch.") && super::method_names::has_no_gradient(name) => {
                 let device = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
                 Value::tensor(Graph::none()).with_device(device)
             }

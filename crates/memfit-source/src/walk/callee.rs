@@ -126,10 +126,7 @@ impl<'a> Walker<'a> {
         });
         let Some(held) = held else {
             // What a base class in another module sets is known by its name.
-            let (attribute, class) = match own {
-                Some(own) => own,
-                None => return self.named_model(name, false),
-            };
+            let Some((attribute, class)) = own else { return self.named_model(name, false) };
             let is_method = self.bases[class.index()].iter().any(|(_, base)| base.has(attribute));
             let named = crate::names::value_by_name(attribute);
             let is_called = matches!(named.kind, Kind::Module | Kind::Criterion { .. });

@@ -8,7 +8,7 @@ use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
 use crate::facts::{CounterBinding, IterableKind};
-use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, MAX_NAMED, Value, Weights};
+use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, Named, Value, Weights};
 
 impl<'a> Walker<'a> {
     pub(super) fn eval(&mut self, expression: &'a Expr) -> Value {
@@ -99,9 +99,7 @@ impl<'a> Walker<'a> {
                     let key = item.key.as_ref().map(|key| self.eval(key));
                     let value = self.eval(&item.value);
                     match (&mut named, key.as_ref().map(|key| &key.kind)) {
-                        (Some(named), Some(Kind::Str(key))) if named.len() < MAX_NAMED => {
-                            named.push((key.clone(), Value { named: None, ..value.clone() }));
-                        }
+                        (Some(named), Some(Kind::Str(key))) => named.push((key.clone(), value.clone())),
                         _ => named = None,
                     }
                     dict.add_item(&value);
@@ -114,7 +112,7 @@ impl<'a> Walker<'a> {
                         weights = weights.with_unknown_owners();
                     }
                 }
-                Value { graph, flags, weights, named: named.map(Into::into), ..dict }
+                Value { graph, flags, weights, named: named.and_then(Named::new), ..dict }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),

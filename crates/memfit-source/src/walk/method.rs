@@ -8,6 +8,9 @@ use super::definitions::dotted;
 use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
+use super::method_names::{
+    dotted_receiver, has_no_gradient, is_accelerate_or_fabric, is_fabric, is_gradient, takes_sizes,
+};
 use crate::facts::{Argument, Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
@@ -35,10 +38,12 @@ impl<'a> Walker<'a> {
                 _ => Value::from_kind(Kind::Tuple(given.into())),
             };
         }
-        if name == "optimizers" && text == "self" && call.arguments.is_empty() {
-            if let Some(made) = self.configured_optimizers() {
-                return made;
-            }
+        if name == "optimizers"
+            && text == "self"
+            && call.arguments.is_empty()
+            && let Some(made) = self.configured_optimizers()
+        {
+            return made;
         }
         if let Some(summary) = self.imported_method(receiver, name) {
             let result = self.call_summary(node, call, None, &summary, Some(text));
@@ -240,7 +245,7 @@ impl<'a> Walker<'a> {
             "apply" | "share_memory" => value,
             "parameters" | "named_parameters" => {
                 let device = value.device;
-                Value { weights, device, ..Value::from_kind(Kind::Unknown) }.with_flags(Flags::WEIGHTS)
+                Value { device, weights, ..Value::from_kind(Kind::Unknown) }.with_flags(Flags::WEIGHTS)
             }
             "modules" | "named_modules" | "children" => Value { weights, ..Value::from_kind(Kind::Unknown) },
             _ => {
@@ -561,82 +566,4 @@ impl<'a> Walker<'a> {
         let reach = self.reach(&loss.graph, &[]);
         self.op(OpKind::Backward(Box::new(backward)), call.span, "", reach);
     }
-}
-
-/// Functions and methods whose result is an index, a comparison or a sample, which has no gradient.
-pub(super) fn has_no_gradient(name: &str) -> bool {
-    matches!(
-        name,
-        "argmax"
-            | "argmin"
-            | "argsort"
-            | "multinomial"
-            | "bernoulli"
-            | "bincount"
-            | "nonzero"
-            | "eq"
-            | "ne"
-            | "isnan"
-            | "isfinite"
-            | "one_hot"
-            | "new_empty"
-            | "new_full"
-            | "new_ones"
-            | "new_tensor"
-            | "new_zeros"
-    )
-}
-
-/// Tensor methods that take sizes, dimensions and counts, or of another tensor its type or shape only.
-fn takes_sizes(name: &str) -> bool {
-    matches!(
-        name,
-        "view"
-            | "reshape"
-            | "expand"
-            | "repeat"
-            | "permute"
-            | "transpose"
-            | "squeeze"
-            | "unsqueeze"
-            | "flatten"
-            | "unflatten"
-            | "split"
-            | "chunk"
-            | "narrow"
-            | "select"
-            | "unbind"
-            | "unfold"
-            | "tile"
-            | "repeat_interleave"
-            | "type"
-            | "type_as"
-            | "view_as"
-            | "reshape_as"
-            | "expand_as"
-    )
-}
-
-/// Returns `true` for `parameter.grad` and `parameter.grad.data`.
-fn is_gradient(name: &str) -> bool {
-    name.strip_suffix(".data").unwrap_or(name).ends_with(".grad")
-}
-
-/// Returns `true` for a method of a name other than `self`.
-fn dotted_receiver(node: &ExprCall, text: &str) -> bool {
-    let Expr::Attribute(attribute) = &*node.func else { return false };
-    dotted(&attribute.value, text).is_some_and(|name| !["self", "ctx", "cls"].contains(&name))
-}
-
-/// Returns `true` for a Fabric object, by its class or else by its name.
-fn is_fabric(name: &str, value: &Value) -> bool {
-    match &value.kind {
-        Kind::Imported(class) => class.rsplit('.').next() == Some("Fabric"),
-        _ => name.rsplit('.').next().is_some_and(|last| last.trim_start_matches('_') == "fabric"),
-    }
-}
-
-/// Returns `true` for names of Accelerate and Fabric objects.
-fn is_accelerate_or_fabric(name: &str) -> bool {
-    name.contains("accelerator") || name.contains("fabric")
 }

@@ -159,7 +159,8 @@ impl<'a> Walker<'a> {
         Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
     }
 
-    /// `model.fc = nn.Sequential(nn.Linear(512, 10), nn.Softmax(1))`: the model ends in what its head ends in.
+    /// `model.fc = nn.Sequential(nn.Linear(512, 10), nn.Softmax(1))`: the model ends in what its head ends
+    /// in.
     pub(super) fn replace_head(&mut self, target: &'a Expr, value: &Value) {
         if !value.is_module() {
             return;

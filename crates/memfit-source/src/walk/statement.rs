@@ -343,23 +343,6 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// `outputs["loss"] = loss`
-    fn set_item(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, value: &Value) {
-        let Some(name) = dotted(&subscript.value, self.text) else { return };
-        let Some(binding) = self.frame.env.get(name).filter(|binding| binding.value.named.is_some()) else {
-            return;
-        };
-        let mut binding = binding.clone();
-        match &*subscript.slice {
-            Expr::StringLiteral(key) => {
-                let key = self.names.intern(key.value.to_str());
-                binding.value.set_named(&key, value);
-            }
-            _ => binding.value.named = None,
-        }
-        self.frame.env.set(name, binding);
-    }
-
     fn unpack(&mut self, targets: &'a [Expr], value: &Value, source: Option<&'a Expr>, whole: Span) {
         let sources: Option<&'a [Expr]> = match source {
             Some(Expr::Tuple(node)) if node.elts.len() == targets.len() => Some(&node.elts),

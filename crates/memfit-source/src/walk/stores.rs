@@ -155,7 +155,7 @@ impl<'a> Walker<'a> {
                 let own: Vec<usize> = (0..frame.parameters.len() - frame.reads.len())
                     .filter(|index| graph.has(frame.parameters[*index]))
                     .collect();
-                if !own.is_empty() && !(kept.sums && graph.unknown) {
+                if !(own.is_empty() || kept.sums && graph.unknown) {
                     self.frame.stored_parameters.push(StoredParameters {
                         target: receiver.into(),
                         parameters: own,
