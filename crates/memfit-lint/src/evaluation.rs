@@ -76,7 +76,17 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         let adapts = facts.ops.iter().any(|other| {
             other.site.function == op.site.function && other.via.is_some() && other.kind.differentiates()
         });
-        if adapts {
+        // The other branch of the test may differentiate as well.
+        let test = |id: GuardId| (facts.guard(id).test, facts.guard(id).negated);
+        let around: Vec<(Span, bool)> = facts.guards_of(op.site.guard).map(test).collect();
+        let both = facts.ops.iter().filter(|other| backwards_of(other)).any(|other| {
+            other.site.function == op.site.function
+                && facts
+                    .guards_of(other.site.guard)
+                    .map(test)
+                    .any(|(span, negated)| around.contains(&(span, !negated)))
+        });
+        if adapts || both {
             continue;
         }
         for at in evaluating(context, op, &phase) {
@@ -153,6 +163,7 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
     let calls = facts.calls.iter().filter(|call| {
         call.function == Some(op.site.function)
             || call.function.is_none()
+                && !call.receiver.as_ref().is_some_and(|receiver| receiver.value.is_module())
                 && context.slice(call.callee).rsplit('.').next().is_some_and(|name| name == last)
     });
     // `test = partial(run, train=False)`

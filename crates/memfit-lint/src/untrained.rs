@@ -18,6 +18,18 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(call) = facts.calls.iter().find(|call| call.span == at).filter(|_| !known) else { continue };
         // A gradient may have to reach the inputs.
         let feeds = call.arguments.iter().any(|argument| argument.value.graph.is_certain());
+        // In a forward pass of a Lightning module, what it is given; a loss gets what models computed.
+        let function = facts.function(op.site.function);
+        let by_parts = function.name.ends_with(".forward") && trains_parts(facts, function.class);
+        let derived = || {
+            call.arguments.iter().any(|argument| {
+                let name = context.slice(argument.value_span);
+                !function.parameters.iter().any(|parameter| parameter == name)
+            })
+        };
+        if by_parts && derived() {
+            continue;
+        }
         if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, call) {
             continue;
         }
@@ -117,7 +129,7 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
         bound && made && context.slice(call.span).lines().count() < 12
     });
     let evaluated = of(OpKind::EvalMode)
-        || model.starts_with("self.") && trains_parts(facts, function.class)
+        || op.via.is_none() && model.starts_with("self.") && trains_parts(facts, function.class)
         || made_evaluating(facts, last)
         || context.given_model(op.site.function, model).is_some_and(|given| given.evaluated);
     !of(OpKind::TrainMode) && (evaluated || beside || loaded && trains_another(facts, last))
@@ -201,8 +213,9 @@ fn wraps_another(facts: &Facts, model: &str) -> bool {
                 && !call.is("copy.deepcopy")
                 && call.arguments.iter().any(|given| {
                     let name = facts.slice(given.value_span);
+                    let is_own = call.arguments.iter().any(|own| facts.slice(own.value_span) == model);
                     let is_option = name.contains('.') && !name.starts_with("self.");
-                    given.value.is_module() && name != model && !name.contains('(') && !is_option
+                    given.value.is_module() && !is_own && !name.contains('(') && !is_option
                 })
         })
     })

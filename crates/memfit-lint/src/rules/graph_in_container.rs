@@ -143,7 +143,10 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_collected = attribute.contains("loss") || attribute.is_empty();
         let emptied = [format!("{attribute}.clear("), format!("{attribute} = []")];
         let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>();
+        // `if key in self.cache: return self.cache[key]`
+        let is_cache = context.slice(function.span).contains(&format!(" in {}", store.target));
         if module
+            && !(is_cache && store.kind == StoreKind::Item)
             && function.name.ends_with(".forward")
             && !is_collected
             && resets <= 1

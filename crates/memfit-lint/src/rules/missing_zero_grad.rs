@@ -238,6 +238,7 @@ fn is_made(context: &Context<'_>, step: &Op) -> bool {
     let own = facts.ops.iter().find(|op| op.span == step.span && op.via.is_none()).unwrap_or(step);
     let known = |call: &Call| {
         (call.site.function != own.site.function || own.site.looped.is_some())
+            && call.site.looped.is_none()
             && call.path.as_deref().is_some_and(|path| path.starts_with("torch.optim."))
             && (call.site.function != step.site.function
                 || step.site.looped.is_some() && call.site.looped.is_none())

@@ -128,6 +128,7 @@ impl<'a> Walker<'a> {
         if let (Some(receiver), Some(name)) = (&call.receiver, call.method.as_deref()) {
             return self.call_method(node, call, receiver, name, &inputs);
         }
+        let is_fed = !call.arguments.is_empty();
         match &target.kind {
             Kind::Module if target.is(Flags::PARAMETERLESS) => self.call_operation(call, target, &inputs),
             Kind::Module => self.call_module(call, target),
@@ -159,6 +160,9 @@ impl<'a> Walker<'a> {
                     _ if is_module => self.made_weights(call),
                     _ => Weights::default(),
                 };
+                if matches!(made.kind, Kind::Criterion { .. }) {
+                    made = made.with_flags(Flags::OPAQUE);
+                }
                 if holds {
                     made.graph = inputs.clone();
                 }
@@ -185,12 +189,12 @@ impl<'a> Walker<'a> {
                 self.call_summary(node, call, None, &summary, Some(receiver))
             }
             // Nobody calls a tensor: `make(config).to(device)` made a model.
-            Kind::Tensor if target.graph.is_unseen() || target.graph.is_none() => {
+            Kind::Tensor if is_fed && (target.graph.is_unseen() || target.graph.is_none()) => {
                 let weights = target.weights.clone();
                 let module = Value { weights, device: target.device, ..Value::from_kind(Kind::Module) };
                 self.call_module(call, &module)
             }
-            Kind::Unknown | Kind::Undefined if self.is_used_as_model(self.slice(call.callee)) => {
+            Kind::Unknown | Kind::Undefined if is_fed && self.is_used_as_model(self.slice(call.callee)) => {
                 let device = target.device;
                 self.call_module(call, &Value { device, ..Value::from_kind(Kind::Module) })
             }
@@ -269,7 +273,8 @@ impl<'a> Walker<'a> {
                 }
                 if let Some(class) = self.imported_class(path) {
                     if class.is_module && path.ends_with("Loss") {
-                        return Value::from_kind(Kind::Criterion { which: Criterion::Other, sums: false });
+                        let kind = Kind::Criterion { which: Criterion::Other, sums: false };
+                        return Value::from_kind(kind).with_flags(Flags::OPAQUE);
                     }
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };

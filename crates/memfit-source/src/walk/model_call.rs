@@ -149,9 +149,14 @@ impl<'a> Walker<'a> {
                 .with_device(device)
                 .with_flags(flags.union(Flags::NO_GRAD_BUILT));
         }
-        // A loss of inputs that were cut from their graphs has none, unless it has parameters of its own.
+        // A loss of inputs that were cut from their graphs has none. One of the project may have parameters, or
+        // models.
         let is_cut = |flag: Flags| call.arguments.iter().any(|argument| argument.value.is(flag));
-        if inputs.is_none() && !self.is_used_as_model(self.slice(call.callee)) {
+        let is_plain = call.path.is_some()
+            || matches!(call.target.kind, Kind::Criterion { .. })
+                && !call.target.is(Flags::OPAQUE)
+                && !call.target.is(Flags::BY_NAME);
+        if inputs.is_none() && is_plain {
             for flag in [Flags::DETACHED, Flags::NO_GRAD_BUILT] {
                 flags = if is_cut(flag) { flags.union(flag) } else { flags };
             }
