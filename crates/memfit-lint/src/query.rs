@@ -269,10 +269,16 @@ pub(crate) fn is_step(facts: &Facts, id: FunctionId) -> bool {
 /// training step.
 pub(crate) fn repeats(facts: &Facts, site: &Site) -> bool {
     let id = site.function;
+    let function = facts.function(id);
+    // `early_stopping(loss, model)`
+    let is_called = |call: &Call| match call.target.kind {
+        Kind::Object(class) => function.class == Some(class) && function.name.ends_with(".__call__"),
+        _ => false,
+    };
+    let calls = |call: &&Call| call.function == Some(id) || call.function.is_none() && is_called(call);
     site.looped.is_some()
         || is_step(facts, id)
-        || id != FunctionId::MODULE
-            && facts.calls.iter().any(|call| call.function == Some(id) && call.site.looped.is_some())
+        || id != FunctionId::MODULE && facts.calls.iter().filter(calls).any(|call| call.site.looped.is_some())
 }
 
 /// Returns `true` for `x["last"] = v`, which each iteration overwrites.

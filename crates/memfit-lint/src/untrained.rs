@@ -11,7 +11,15 @@ use crate::rule::{Context, Findings};
 /// Reports passes of models that are not trained, on inputs without a graph.
 pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for op in facts.ops.iter().filter(|op| op.site.grad == Grad::On && is_pass(context, op)) {
+    // Lightning runs the forward pass of a module in its training step.
+    let recorded = |op: &&Op| {
+        let function = facts.function(op.site.function);
+        op.site.grad == Grad::On
+            || op.site.grad == Grad::Unknown
+                && function.name.ends_with(".forward")
+                && trains_parts(facts, function.class)
+    };
+    for op in facts.ops.iter().filter(recorded).filter(|op| is_pass(context, op)) {
         let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
         let at = op.call.unwrap_or(op.span);
         let known = findings.found.iter().any(|found| found.span == at || found.span == op.span);

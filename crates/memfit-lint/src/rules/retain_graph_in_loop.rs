@@ -177,9 +177,11 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && !store.value.graph.is_none()
                 && uses > 1
         });
-        // What it is given may have a graph of its own.
+        // What it is given may have a graph of its own, and what it returns may be given to it again.
+        let root = context.slice(of_own.loss_span).split(|c: char| !(c.is_alphanumeric() || c == '_')).next();
         let given = backward.loss.graph.is_none()
-            || function.inputs.iter().any(|input| !input.is_none() && backward.loss.graph.contains(input));
+            || function.hands_on
+            || function.parameters.iter().any(|name| name != "self" && Some(name.as_str()) == root);
         if later || differentiated_later || carries || given || backward.carried {
             continue;
         }
