@@ -79,6 +79,7 @@ fn model_of(facts: &Facts, name: &str, argument: &memfit_source::Argument) -> Gi
     }) || facts.calls.iter().any(|call| freezes(facts, call, last));
     GivenModel {
         loose: !made.is_empty() && made.iter().all(told) && !held,
+        held,
         evaluated: evaluated || loaded,
         frozen,
     }
@@ -186,6 +187,7 @@ impl Context<'_> {
             let one = one?;
             Some(GivenModel {
                 loose: all.loose && one.loose,
+                held: all.held || one.held,
                 evaluated: all.evaluated && one.evaluated,
                 frozen: all.frozen || one.frozen,
             })

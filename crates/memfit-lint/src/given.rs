@@ -26,9 +26,12 @@ pub(crate) struct GivenArgument {
 
 /// Model that a caller gives to a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts of a caller")]
 pub(crate) struct GivenModel {
     /// No optimizer of the caller's file holds its parameters, and one holds those of another model.
     pub(crate) loose: bool,
+    /// An optimizer of the caller's file holds its parameters.
+    pub(crate) held: bool,
     /// The caller evaluates it, loads its weights, or sets them to require no gradients.
     pub(crate) evaluated: bool,
     /// The caller may set its parameters to require no gradients.

@@ -241,7 +241,7 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     }
     // Without an optimizer in the text, another file may hold the parameters; a framework holds its own.
     let given = context.given_model(op.site.function, model);
-    if given.is_some_and(|given| given.frozen) {
+    if given.is_some_and(|given| given.frozen || given.held) {
         return true;
     }
     let mut made = optimizers(facts).peekable();
