@@ -15,6 +15,8 @@ struct Phase<'a> {
     text: Option<&'a str>,
     /// `true` if the pass runs where the condition holds.
     runs: bool,
+    /// `true` if the test is whether it was given at all.
+    is_presence: bool,
 }
 
 /// Reports evaluation in phases, in methods of models and in branches of a training loop.
@@ -64,17 +66,37 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .any(|id| words(context.slice(facts.guard(id).test)).any(|word| word == phase.name))
         };
         let both = recorded(facts, op.site.function).find(|forward| {
-            forward.via.is_none()
+            forward.via != Some(FunctionId::MODULE)
                 && forward.site.looped == op.site.looped
                 && forward.site.order < op.site.order
                 && !depends(forward)
         });
         let Some(forward) = both else { continue };
+        // A called function that differentiates by itself needs gradients in each phase.
+        let adapts = facts.ops.iter().any(|other| {
+            other.site.function == op.site.function && other.via.is_some() && other.kind.differentiates()
+        });
+        // The other branch of the test may differentiate as well.
+        let test = |id: GuardId| (facts.guard(id).test, facts.guard(id).negated);
+        let around: Vec<(Span, bool)> = facts.guards_of(op.site.guard).map(test).collect();
+        let both = facts.ops.iter().filter(|other| backwards_of(other)).any(|other| {
+            other.site.function == op.site.function
+                && facts
+                    .guards_of(other.site.guard)
+                    .map(test)
+                    .any(|(span, negated)| around.contains(&(span, !negated)))
+        });
+        if adapts || both {
+            continue;
+        }
         for at in evaluating(context, op, &phase) {
-            let span = at.unwrap_or(forward.span);
+            let span = forward.call.unwrap_or(forward.span);
             if !seen.contains(&span) {
                 seen.push(span);
-                findings.report(span, WHY).label(forward.span, "the forward pass").help(HELP);
+                let found = findings.report(span, WHY).help(HELP);
+                if let Some(at) = at {
+                    found.label(at, "this evaluates");
+                }
             }
         }
     }
@@ -88,7 +110,10 @@ fn chooses_mode(facts: &Facts, text: &str, function: FunctionId) -> bool {
             && call.site.function == function
             && call.argument(0, "mode").is_some_and(|mode| mode.value.kind == Kind::Bool(true))
     });
-    text.matches("set_grad_enabled").count() > always_on.count()
+    // `with torch.enable_grad() if training else torch.no_grad():`
+    let chosen =
+        text.lines().any(|line| line.contains("_grad") && line.contains(" if ") && line.contains(" else "));
+    chosen || text.matches("set_grad_enabled").count() > always_on.count()
 }
 
 /// Meaning of a branch, if it is that of a phase.
@@ -96,6 +121,11 @@ fn phase<'a>(context: &'a Context<'_>, id: GuardId) -> Option<Phase<'a>> {
     let guard = context.facts.guard(id);
     let test = context.slice(guard.test).trim_matches(['(', ')']);
     let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    // `train = optimizer is not None` earlier in the function
+    let test = flag_of(context, guard.test).unwrap_or(test);
+    if let Some(name) = test.strip_suffix(" is not None").filter(|name| is_name(name)) {
+        return Some(Phase { name, text: None, runs: !guard.negated, is_presence: true });
+    }
     let (name, text, runs) = if let Some(name) = test.strip_prefix("not ") {
         (name.trim(), None, false)
     } else if let Some((name, text)) = test.split_once("==") {
@@ -103,7 +133,17 @@ fn phase<'a>(context: &'a Context<'_>, id: GuardId) -> Option<Phase<'a>> {
     } else {
         (test, None, true)
     };
-    is_name(name).then_some(Phase { name, text, runs: runs != guard.negated })
+    is_name(name).then_some(Phase { name, text, runs: runs != guard.negated, is_presence: false })
+}
+
+/// Test that a flag holds, which the function assigns before: `train = optimizer is not None`.
+fn flag_of<'a>(context: &'a Context<'_>, test: Span) -> Option<&'a str> {
+    let name = context.slice(test);
+    let before = &context.facts.text[..test.start as usize];
+    let line = before.lines().rev().take(80).find_map(|line| {
+        line.trim().strip_prefix(name)?.trim_start().strip_prefix('=').filter(|rest| !rest.starts_with('='))
+    })?;
+    Some(line.trim().trim_matches(['(', ')'])).filter(|line| line.ends_with(" is not None"))
 }
 
 /// Places that run the other phase: calls of the function, or, for a loop over phases, the forward pass
@@ -123,13 +163,31 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
     let calls = facts.calls.iter().filter(|call| {
         call.function == Some(op.site.function)
             || call.function.is_none()
+                && !call.receiver.as_ref().is_some_and(|receiver| receiver.value.is_module())
                 && context.slice(call.callee).rsplit('.').next().is_some_and(|name| name == last)
     });
+    // `test = partial(run, train=False)`
+    let partial = facts.calls.iter().filter(|call| {
+        let of = call.arguments.first().map(|first| &first.value.kind);
+        call.is("functools.partial") && of == Some(&Kind::Function(op.site.function))
+    });
+    let switched = partial.filter(|call| {
+        call.keyword(phase.name).is_some_and(|given| given.value.truth() == Some(!phase.runs))
+    });
+    let held: Vec<Option<Span>> =
+        switched.filter(|_| phase.text.is_none()).map(|call| Some(call.span)).collect();
+    if !held.is_empty() {
+        return vec![None];
+    }
     calls
         .filter(|call| call.site.grad == Grad::On && !context.may_be_without_grad(call.site.function))
         .filter(|call| {
             let given =
                 position.checked_sub(skipped).and_then(|position| call.argument(position, phase.name));
+            if phase.is_presence {
+                let missing = given.is_none_or(|argument| argument.value.kind == Kind::None);
+                return phase.runs && missing && !call.is_open();
+            }
             given.is_some_and(|argument| match (&phase.text, &argument.value.kind) {
                 (None, Kind::Bool(truth)) => *truth != phase.runs,
                 (Some(text), Kind::Str(given)) => (**given == **text) != phase.runs,

@@ -4,12 +4,14 @@
 //! combination of fixes, and the selection of a project's files. It does not know the parser, the allocator,
 //! or the presentation of findings.
 
+mod callers;
 mod check;
 mod config;
 mod evaluation;
 mod fakes;
 mod files;
 mod fix;
+mod given;
 mod mend;
 mod modules;
 mod passes;

@@ -16,6 +16,17 @@ impl Project {
             store.target.strip_prefix("self.").filter(|_| is_layer).map(str::to_owned)
         }));
         crate::passes::add_methods(facts, &mut self.methods);
+        crate::callers::add(facts, &mut self.given);
+        crate::rules::add_scalers(facts, &mut self.scalers);
+        let clears =
+            facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. }) && op.via.is_none());
+        let others = clears.filter(|op| !op.receiver.starts_with("self.") && op.receiver.contains('.'));
+        self.cleared.extend(others.filter_map(|op| words(&op.receiver).last()).map(str::to_owned));
+        self.on_card |= facts
+            .calls
+            .iter()
+            .any(|call| (call.is_method("cuda") || call.is_method("to")) && call.result.device.is_gpu());
+        self.empties.extend(crate::rules::emptying(facts));
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
         let in_model = |call: &&Call| {
             facts.function(call.site.function).class.is_some_and(|class| facts.class(class).is_module)

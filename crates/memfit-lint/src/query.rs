@@ -199,6 +199,16 @@ pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
     })
 }
 
+/// Returns `true` for `__init__`, and for a method that makes the object's models or optimizers, as
+/// `initialize` does in some projects.
+fn is_constructor(facts: &Facts, id: FunctionId) -> bool {
+    let makes = |call: &&Call| {
+        call.site.function == id && call.site.looped.is_none() && matches!(call.result.kind, Kind::Optimizer)
+    };
+    let trains = facts.ops.iter().any(|op| op.site.function == id && op.kind.updates());
+    facts.function(id).name.ends_with("__init__") || !trains && facts.calls.iter().any(|call| makes(&call))
+}
+
 /// Returns `true` if a method other than `__init__` clears or rebinds a container of its object.
 pub(crate) fn is_emptied(context: &Context<'_>, class: ClassId, target: &str) -> bool {
     let facts = context.facts;
@@ -207,7 +217,7 @@ pub(crate) fn is_emptied(context: &Context<'_>, class: ClassId, target: &str) ->
         own(&other.site)
             && other.kind == StoreKind::Assign
             && other.target == target
-            && !facts.function(other.site.function).name.ends_with("__init__")
+            && !is_constructor(facts, other.site.function)
     });
     let emptied = facts.calls.iter().any(|call| {
         own(&call.site)
@@ -244,6 +254,31 @@ pub(crate) fn is_batch_loop(facts: &Facts, looped: LoopId) -> bool {
 /// Returns `true` if a value is on a GPU and is not a scalar.
 pub(crate) fn is_large_on_gpu(value: &Value) -> bool {
     value.device.is_gpu() && !value.is(Flags::SCALAR)
+}
+
+/// Returns `true` if a function computes gradients and steps with them, outside of its loops: a training
+/// step, which a loop calls.
+pub(crate) fn is_step(facts: &Facts, id: FunctionId) -> bool {
+    let own = |op: &&Op| op.site.function == id && op.site.looped.is_none();
+    id != FunctionId::MODULE
+        && facts.ops.iter().filter(own).any(|op| op.kind.differentiates())
+        && facts.ops.iter().filter(own).any(|op| matches!(op.kind, OpKind::Step { .. }))
+}
+
+/// Returns `true` if a site is run again and again: it is in a loop, a loop calls its function, or it is in a
+/// training step.
+pub(crate) fn repeats(facts: &Facts, site: &Site) -> bool {
+    let id = site.function;
+    let function = facts.function(id);
+    // `early_stopping(loss, model)`
+    let is_called = |call: &Call| match call.target.kind {
+        Kind::Object(class) => function.class == Some(class) && function.name.ends_with(".__call__"),
+        _ => false,
+    };
+    let calls = |call: &&Call| call.function == Some(id) || call.function.is_none() && is_called(call);
+    site.looped.is_some()
+        || is_step(facts, id)
+        || id != FunctionId::MODULE && facts.calls.iter().filter(calls).any(|call| call.site.looped.is_some())
 }
 
 /// Returns `true` for `x["last"] = v`, which each iteration overwrites.

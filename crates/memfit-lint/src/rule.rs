@@ -83,7 +83,19 @@ pub(crate) struct Namesakes {
 /// Names of the functions and methods of a project.
 pub(crate) type Methods = std::collections::HashMap<String, Namesakes>;
 
+/// What a project does with gradient scalers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scalers {
+    /// One is made.
+    pub(crate) made: bool,
+    /// One is made that is disabled.
+    pub(crate) off: bool,
+    /// A function that makes none itself updates one.
+    pub(crate) updated: bool,
+}
+
 /// Facts of the project's other files about this one.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts of the files")]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Project {
     /// Names of functions that are called somewhere while gradients are off.
@@ -101,6 +113,16 @@ pub(crate) struct Project {
     pub(crate) frozen: std::collections::HashSet<String>,
     /// What the functions and methods of a name do.
     pub(crate) methods: Methods,
+    /// Names of attributes of other objects on which `zero_grad()` is called.
+    pub(crate) cleared: std::collections::HashSet<String>,
+    /// `true` if a file of the project moves something to a GPU.
+    pub(crate) on_card: bool,
+    /// Names of functions that empty the cache each time they are called.
+    pub(crate) empties: std::collections::HashSet<String>,
+    /// What the files do with gradient scalers.
+    pub(crate) scalers: Scalers,
+    /// What callers give to functions of other files.
+    pub(crate) given: crate::given::Given,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

@@ -80,6 +80,8 @@ rules! {
 }
 
 pub(crate) use cuda_in_worker::has_workers;
+pub(crate) use empty_cache_in_loop::emptying;
+pub(crate) use scaler_call_missing::add_scalers;
 
 use crate::rule::Rule;
 

@@ -3,6 +3,7 @@
 
 use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, StoreKind};
 
+use crate::callers::{freezes, optimizers};
 use crate::passes::is_pass;
 use crate::query::{backwards, optimizers_of, words};
 use crate::rule::{Context, Findings};
@@ -10,13 +11,33 @@ use crate::rule::{Context, Findings};
 /// Reports passes of models that are not trained, on inputs without a graph.
 pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for op in facts.ops.iter().filter(|op| op.site.grad == Grad::On && is_pass(context, op)) {
+    // Lightning runs the forward pass of a module in its training step.
+    let recorded = |op: &&Op| {
+        let function = facts.function(op.site.function);
+        op.site.grad == Grad::On
+            || op.site.grad == Grad::Unknown
+                && function.name.ends_with(".forward")
+                && trains_parts(facts, function.class)
+    };
+    for op in facts.ops.iter().filter(recorded).filter(|op| is_pass(context, op)) {
         let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
         let at = op.call.unwrap_or(op.span);
         let known = findings.found.iter().any(|found| found.span == at || found.span == op.span);
         let Some(call) = facts.calls.iter().find(|call| call.span == at).filter(|_| !known) else { continue };
         // A gradient may have to reach the inputs.
         let feeds = call.arguments.iter().any(|argument| argument.value.graph.is_certain());
+        // In a forward pass of a Lightning module, what it is given; a loss gets what models computed.
+        let function = facts.function(op.site.function);
+        let by_parts = function.name.ends_with(".forward") && trains_parts(facts, function.class);
+        let derived = || {
+            call.arguments.iter().any(|argument| {
+                let name = context.slice(argument.value_span);
+                !function.parameters.iter().any(|parameter| parameter == name)
+            })
+        };
+        if by_parts && derived() {
+            continue;
+        }
         if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, call) {
             continue;
         }
@@ -67,7 +88,9 @@ fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
     }
     let name = function.name.rsplit('.').next().unwrap_or_default();
     let is_managed = function.class.is_some_and(|class| facts.class(class).is_managed);
-    if is_managed && ["compute_loss", "training_step"].contains(&name) {
+    let steps = ["compute_loss", "training_step"].contains(&name)
+        || name == "forward" && trains_parts(facts, function.class);
+    if is_managed && steps {
         return Some(None);
     }
     // A caller differentiates what it returns.
@@ -113,8 +136,30 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
             .is_some_and(|path| path.ends_with(".from_pretrained") || path == "copy.deepcopy");
         bound && made && context.slice(call.span).lines().count() < 12
     });
-    let evaluated = of(OpKind::EvalMode) || made_evaluating(facts, last);
+    let evaluated = of(OpKind::EvalMode)
+        || op.via.is_none() && model.starts_with("self.") && trains_parts(facts, function.class)
+        || made_evaluating(facts, last)
+        || context.given_model(op.site.function, model).is_some_and(|given| given.evaluated);
     !of(OpKind::TrainMode) && (evaluated || beside || loaded && trains_another(facts, last))
+}
+
+/// Returns `true` if the optimizers of a Lightning module hold some of its attributes, and not all of it.
+fn trains_parts(facts: &Facts, class: Option<memfit_source::ClassId>) -> bool {
+    let Some(class) = class.filter(|class| facts.class(*class).is_managed) else { return false };
+    let mut made = facts
+        .calls
+        .iter()
+        .filter(|call| {
+            let function = facts.function(call.site.function);
+            function.class == Some(class) && function.name.ends_with(".configure_optimizers")
+        })
+        .filter(|call| matches!(call.result.kind, Kind::Optimizer))
+        .peekable();
+    made.peek().is_some()
+        && made.all(|call| {
+            let text = facts.slice(call.span);
+            text.contains("self.") && text.contains(".parameters()") && !text.contains("self.parameters()")
+        })
 }
 
 /// Returns `true` if the weights of a model are overwritten with those of another one, as for a target
@@ -154,33 +199,67 @@ fn trains_another(facts: &Facts, last: &str) -> bool {
     })
 }
 
+/// Returns `true` if the function that trains another model puts this one into evaluation mode.
+fn is_evaluated_in_step(facts: &Facts, op: &Op, model: &str) -> bool {
+    let here = |other: &&Op| other.site.function == op.site.function && other.via.is_none();
+    let ops = || facts.ops.iter().filter(here);
+    let mode = |kind: OpKind| ops().filter(move |other| other.kind == kind);
+    mode(OpKind::EvalMode).any(|mode| mode.receiver == model)
+        && !mode(OpKind::TrainMode).any(|mode| mode.receiver == model)
+        && mode(OpKind::TrainMode).any(|mode| mode.receiver != model)
+        && ops().any(|other| matches!(other.kind, OpKind::Step { .. }))
+}
+
+/// Returns `true` for `render = renderer.bind(net)`: a call with a model may return one that has its
+/// parameters.
+fn wraps_another(facts: &Facts, model: &str) -> bool {
+    let makers = facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(model));
+    makers.into_iter().any(|made| {
+        facts.calls.iter().any(|call| {
+            let inside = made.span.start <= call.span.start && call.span.end <= made.span.end;
+            inside
+                && !call.is("copy.deepcopy")
+                && call.arguments.iter().any(|given| {
+                    let name = facts.slice(given.value_span);
+                    let is_own = call.arguments.iter().any(|own| facts.slice(own.value_span) == model);
+                    let is_option = name.contains('.') && !name.starts_with("self.");
+                    given.value.is_module() && !is_own && !name.contains('(') && !is_option
+                })
+        })
+    })
+}
+
 /// Returns `true` if an optimizer may hold a model, or its parameters may require no gradients.
 fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     let facts = context.facts;
     let last = words(model).last().unwrap_or_default();
-    if context.project.frozen.contains(last) || optimizers_of(facts, model, &op.weights).next().is_some() {
+    if context.project.frozen.contains(last)
+        || optimizers_of(facts, model, &op.weights).next().is_some()
+        || wraps_another(facts, model)
+    {
         return true;
     }
     // Without an optimizer in the text, another file may hold the parameters; a framework holds its own.
-    let named = |call: &Call| {
-        let target = facts.bound_to(call.span).unwrap_or_default();
-        let last = target.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-        (last.starts_with("opt") || last.contains("optim")) && facts.slice(call.span).contains("parameters()")
-    };
-    let mut optimizers = facts
-        .calls
-        .iter()
-        .filter(|call| matches!(call.result.kind, Kind::Optimizer) || named(call))
-        .peekable();
+    let given = context.given_model(op.site.function, model);
+    if given.is_some_and(|given| given.frozen || given.held) {
+        return true;
+    }
+    let mut made = optimizers(facts).peekable();
     let is_managed =
         facts.function(op.site.function).class.is_some_and(|class| facts.class(class).is_managed);
-    if optimizers.peek().is_none() && !is_managed {
+    let known = given.is_some_and(|given| given.loose) || is_evaluated_in_step(facts, op, model);
+    if made.peek().is_none() && !is_managed && !known {
         return true;
     }
     // `Adam(params)`, where the list is made elsewhere.
-    let told =
-        |call: &Call| call.result.weights.is_exact() || facts.slice(call.span).contains(".parameters()");
-    if !optimizers.all(told) {
+    let told = |call: &Call| {
+        call.result.weights.is_exact()
+            || facts.slice(call.span).contains(".parameters()")
+            || call.result.is_unknown()
+    };
+    let named =
+        |call: &Call| call.result.is_unknown() && words(facts.slice(call.span)).any(|word| word == last);
+    if !made.all(|call| told(call) && !named(call)) {
         return true;
     }
     let frozen = facts.ops.iter().any(|other| {
@@ -191,18 +270,9 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     });
     // `freeze(teacher)`, `set_requires_grad(vae, False)`, a list of parameters.
     let handed = facts.calls.iter().any(|call| {
-        let name = context.slice(call.callee).rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-        let given = call
-            .arguments
-            .iter()
-            .any(|argument| words(context.slice(argument.value_span)).any(|word| word == last));
         let own = call.receiver.as_ref().is_some_and(|of| words(context.slice(of.span)).last() == Some(last));
-        (given || own)
-            && (name.contains("freeze")
-                || name.contains("grad")
-                || name.contains("frozen")
-                || name.contains("prepare") && given)
-            || own && (name == "parameters" || name == "named_parameters") && !is_read(facts, call)
+        let listed = call.is_method("parameters") || call.is_method("named_parameters");
+        freezes(facts, call, last) || own && listed && !is_read(facts, call)
     });
     let shared = facts.stores.iter().any(|store| {
         store.kind == StoreKind::Assign

@@ -384,3 +384,156 @@ fn models_of_a_factory_of_another_file_are_told_apart() {
     assert!(found("gradients-for-nothing", &gan("d_opt.zero_grad()", "fake")));
     assert!(found("missing-zero-grad", &gan("pass", "fake.detach()")));
 }
+
+const STEPS: &str = "\
+import torch
+
+def train_epoch(loader, small, big, optimizer):
+    small.train()
+    big.eval()
+    for x, y in loader:
+        output = small(x)
+        target = big(x)
+        loss = torch.nn.functional.mse_loss(output, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+";
+
+#[test]
+fn callers_tell_which_models_no_optimizer_holds() {
+    let main = "\
+import torch
+from steps import train_epoch
+small, big = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(small.parameters())
+train_epoch(loader, small, big, optimizer)
+";
+    let rule = "gradients-for-nothing";
+    let files = |main| [("setup.cfg", ""), ("steps.py", STEPS), ("main.py", main)];
+    assert_eq!(files_with_finding(rule, &files(main)), ["steps.py"]);
+    let frozen = main.replace("optimizer =", "big.requires_grad_(False)\noptimizer =");
+    assert_eq!(files_with_finding(rule, &files(&frozen)), [] as [&str; 0]);
+    let held = main.replace("small.parameters())", "list(small.parameters()) + list(big.parameters()))");
+    assert_eq!(files_with_finding(rule, &files(&held)), [] as [&str; 0]);
+}
+
+#[test]
+fn callers_tell_what_clears_an_optimizer() {
+    let steps = "\
+import torch
+
+def step(model, optimizer, x):
+    loss = model(x).mean()
+    loss.backward()
+    optimizer.step()
+";
+    let main = "\
+import torch
+from steps import step
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(model.parameters())
+for x in loader:
+    step(model, optimizer, x)
+";
+    let rule = "missing-zero-grad";
+    let files = |main| [("setup.cfg", ""), ("steps.py", steps), ("main.py", main)];
+    assert_eq!(files_with_finding(rule, &files(main)), ["steps.py"]);
+    let cleared = format!("{main}    optimizer.zero_grad()\n");
+    assert_eq!(files_with_finding(rule, &files(&cleared)), [] as [&str; 0]);
+}
+
+#[test]
+fn callers_tell_which_loss_a_model_with_a_softmax_meets() {
+    let model = "\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return torch.softmax(self.layer(x), dim=1)
+";
+    let steps = "\
+import torch
+
+def train(net, criterion, loader):
+    for x, y in loader:
+        output = net(x)
+        criterion(output, y).backward()
+";
+    let main = "\
+import torch
+from model import Net
+from steps import train
+train(Net(), torch.nn.CrossEntropyLoss(), loader)
+";
+    let rule = "softmax-before-cross-entropy";
+    let files = |main| [("setup.cfg", ""), ("model.py", model), ("steps.py", steps), ("main.py", main)];
+    assert_eq!(files_with_finding(rule, &files(main)), ["steps.py"]);
+    let other = main.replace("CrossEntropyLoss", "MSELoss");
+    assert_eq!(files_with_finding(rule, &files(&other)), [] as [&str; 0]);
+}
+
+#[test]
+fn scalers_of_other_files_are_updated_there_or_nowhere() {
+    let steps = "\
+import torch
+
+def train(model, optimizer, loader, scaler):
+    for x in loader:
+        with torch.autocast(\"cuda\"):
+            loss = model(x).mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+";
+    let main = "\
+import torch
+from steps import train
+scaler = torch.amp.GradScaler(\"cuda\")
+train(model, optimizer, loader, scaler)
+";
+    let rule = "scaler-call-missing";
+    let files = |main| [("setup.cfg", ""), ("steps.py", steps), ("main.py", main)];
+    assert_eq!(files_with_finding(rule, &files(main)), ["steps.py"]);
+    let updated = format!("{main}scaler.update()\n");
+    assert_eq!(files_with_finding(rule, &files(&updated)), [] as [&str; 0]);
+}
+
+#[test]
+fn buffers_of_other_files_are_sampled_there() {
+    let buffer = "\
+import random
+import torch
+
+class Buffer:
+    def __init__(self):
+        self.items = []
+        self.at = 0
+
+    def push(self, state, action):
+        self.items[self.at] = (state, action)
+        self.at += 1
+
+    def sample(self, count):
+        return random.sample(self.items, count)
+";
+    let main = "\
+import torch
+from buffer import Buffer
+actor = torch.nn.Linear(4, 2)
+buffer = Buffer()
+while True:
+    action = actor(torch.as_tensor(state))
+    buffer.push(state, action)
+    state = env.step(action.argmax().item())
+";
+    let rule = "graph-in-container";
+    let files = |main| [("setup.cfg", ""), ("buffer.py", buffer), ("main.py", main)];
+    assert_eq!(files_with_finding(rule, &files(main)), ["main.py"]);
+    let detached = main.replace("push(state, action)", "push(state, action.detach())");
+    assert_eq!(files_with_finding(rule, &files(&detached)), [] as [&str; 0]);
+}

@@ -3,6 +3,7 @@
 mod graph;
 mod guard;
 mod model_argument;
+mod named;
 mod text;
 mod value;
 mod weights;
@@ -14,6 +15,7 @@ use crate::position::Span;
 pub use graph::{Graph, GraphState};
 pub use guard::{CounterBinding, CounterTest, Guard, GuardTest, Residue};
 pub use model_argument::ModelArgument;
+pub(crate) use named::Named;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
 pub use weights::{Model, Overlap, Weights};
@@ -438,6 +440,8 @@ pub struct Store {
     pub built_there: bool,
     /// Method that stores it, and the method's target.
     pub by: Option<(FunctionId, Arc<str>)>,
+    /// `true` if the object that keeps it selects elements at random.
+    pub sampled: bool,
     /// Site of the store.
     pub site: Site,
 }

@@ -5,7 +5,9 @@ use crate::facts::{Criterion, Device, Flags, Graph, Kind, Value};
 /// Value that a name suggests; the last component of a dotted name counts.
 pub(crate) fn value_by_name(name: &str) -> Value {
     let last = name.rsplit('.').next().unwrap_or(name).trim_start_matches('_');
-    let kind = if last.bytes().any(|byte| byte.is_ascii_uppercase()) {
+    let kind = if makes(last) {
+        Kind::Unknown
+    } else if last.bytes().any(|byte| byte.is_ascii_uppercase()) {
         kind(&last.to_ascii_lowercase())
     } else {
         kind(last)
@@ -16,6 +18,15 @@ pub(crate) fn value_by_name(name: &str) -> Value {
         value = value.with_flags(Flags::BY_NAME);
     }
     value
+}
+
+/// Returns `true` for the name of a class, or of a function that makes something: `Actor`, `get_model`.
+fn makes(name: &str) -> bool {
+    const VERBS: &[&str] = &["get_", "build_", "make_", "create_", "load_", "init_", "define_", "setup_"];
+    let mut letters = name.chars();
+    let is_class =
+        letters.next().is_some_and(char::is_uppercase) && letters.next().is_some_and(char::is_lowercase);
+    is_class || VERBS.iter().any(|verb| name.starts_with(verb))
 }
 
 fn kind(name: &str) -> Kind {
@@ -169,6 +180,10 @@ mod tests {
             ("x", Kind::Unknown),
             ("modelling", Kind::Unknown),
             ("options", Kind::Unknown),
+            ("netG", Kind::Module),
+            // What makes an object is none.
+            ("Actor", Kind::Unknown),
+            ("get_model", Kind::Unknown),
         ];
         for (name, kind) in table {
             assert_eq!(value_by_name(name).kind, kind, "{name}");

@@ -104,7 +104,9 @@ pub fn is_relevant(text: &str) -> bool {
             && !text.contains("lightning")
             && OTHER_FRAMEWORKS.iter().any(|name| imports(name))
     };
-    KEYWORDS.iter().any(|sign| text.contains(sign)) && !is_of_another()
+    // A script whose models and losses are those of other modules.
+    let trains = || text.contains("loss") && (text.contains("train") || text.contains(".update("));
+    (KEYWORDS.iter().any(|sign| text.contains(sign)) || trains()) && !is_of_another()
 }
 
 pub(crate) fn options(dialect: Dialect) -> ParseOptions {

@@ -20,6 +20,7 @@ mod gradients;
 mod imported;
 mod library_calls;
 mod method;
+mod method_names;
 mod model_call;
 mod returned;
 mod statement;
@@ -458,7 +459,8 @@ impl<'a> Walker<'a> {
         {
             let kind = if self.facts.class(class).is_module { Kind::Module } else { Kind::Object(class) };
             self.facts.functions[id.index()].inputs.push(Graph::none());
-            return Value::from_kind(kind);
+            let of_model = self.facts.class(class).is_module.then_some(class);
+            return Value { class: of_model, ..Value::from_kind(kind) };
         }
         let mut value = names::value_by_name(name);
         if let Some(seed) = self.seeds.get(&(id, index)).filter(|seed| self.pass == 2 && !seed.is_unknown()) {

@@ -34,7 +34,7 @@
 
 use memfit_source::{DType, Flags, Grad, OpKind};
 
-use crate::query::backwards;
+use crate::query::{backwards, repeats};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -89,7 +89,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && other.site.autocast == Some(Some(DType::Half))
         });
         if halved
-            && op.site.looped.is_some()
+            && repeats(facts, &op.site)
             && op.via.is_none()
             && !backward.managed
             && !backward.loss.is(Flags::SCALED)

@@ -42,10 +42,22 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     made_anew(context, findings);
     for (op, backward) in backwards(context.facts) {
-        if op.via.is_some() || !backward.loss.graph.is_none() || !backward.loss.is(Flags::NO_GRAD_BUILT) {
+        if op.via.is_some() || !backward.loss.graph.is_none() {
             continue;
         }
         let loss = context.slice(backward.loss_span);
+        if backward.loss.is(Flags::DETACHED) && !backward.loss.is(Flags::NO_GRAD_BUILT) {
+            findings
+                .report(
+                    op.span,
+                    format!("`{loss}` was computed of detached values: it has no graph, and this raises `RuntimeError`"),
+                )
+                .help("compute the loss of values with a graph");
+            continue;
+        }
+        if !backward.loss.is(Flags::NO_GRAD_BUILT) {
+            continue;
+        }
         findings
             .report(
                 op.span,

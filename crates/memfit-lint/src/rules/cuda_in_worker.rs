@@ -58,6 +58,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             held(context, class, None, &mut read_by, findings);
         }
     }
+    of_tensors(context, &loaders, findings);
     let collates = |function: &Function| {
         loaders.iter().any(|call| {
             call.keyword("collate_fn").is_some_and(|argument| match argument.value.kind {
@@ -166,11 +167,13 @@ fn held(
     let read: Vec<&str> = readers(context, class).map(|function| context.slice(function.span)).collect();
     let words =
         || read.iter().flat_map(|text| text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')));
-    for store in
-        facts.stores.iter().filter(|store| store.kind == StoreKind::Assign && store.site.guard.is_none())
-    {
+    let keeps = |store: &&memfit_source::Store| {
+        matches!(store.kind, StoreKind::Assign | StoreKind::Append) && store.site.guard.is_none()
+    };
+    for store in facts.stores.iter().filter(keeps) {
         let function = facts.function(store.site.function);
-        let holds = matches!(store.value.kind, Kind::Tensor | Kind::Container { .. });
+        let holds = store.kind == StoreKind::Append
+            || matches!(store.value.kind, Kind::Tensor | Kind::Container { .. });
         let is_read = |word: &str| {
             word == store.target || word.strip_prefix(&store.target).is_some_and(|rest| rest.starts_with('.'))
         };
@@ -193,5 +196,32 @@ fn held(
             found.label(loader.span, "this loader has workers");
         }
         found.help("keep it on the host and move the batches, or load it with `num_workers=0`");
+    }
+}
+
+/// Finds `DataLoader(TensorDataset(x, y), num_workers=4)` of tensors on the GPU.
+fn of_tensors(context: &Context<'_>, loaders: &[&Call], findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    if context.project.spawns || facts.text.contains("set_start_method") {
+        return;
+    }
+    for loader in loaders.iter().filter(|call| has_workers(facts, call) && !call.is_open()) {
+        let Some(set) = loader.argument(0, "dataset") else { continue };
+        let name = context.slice(set.value_span);
+        let made = facts.calls.iter().filter(|call| call.is("torch.utils.data.TensorDataset")).find(|call| {
+            call.span == set.value_span
+                || facts.bound_to(call.span) == Some(name) && call.site.function == loader.site.function
+        });
+        let held = made.and_then(|made| {
+            made.arguments
+                .iter()
+                .find(|held| matches!(held.value.kind, Kind::Tensor) && held.value.device == Device::Cuda)
+        });
+        if let Some(held) = held {
+            findings
+                .report(loader.span, "the workers of this loader cannot read tensors on the GPU")
+                .label(held.span, "this one is on the GPU")
+                .help("keep the tensors on the host and move the batches, or load with `num_workers=0`");
+        }
     }
 }

@@ -29,7 +29,7 @@
 
 use memfit_source::{Device, Flags, Kind, StoreKind};
 
-use crate::query::{grows, has_constant_key};
+use crate::query::{grows, has_constant_key, repeats};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -43,11 +43,10 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in context.facts.calls.iter().filter(|call| call.is("copy.deepcopy")) {
         let Some(first) = call.arguments.first() else { continue };
-        let model =
-            first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
+        let model = first.value.is_module() && first.value.device == Device::Cuda;
         // Copied weights of a model on the GPU are on the GPU as well.
         let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device.is_gpu();
-        if weights && call.site.looped.is_some() {
+        if weights && repeats(context.facts, &call.site) {
             findings
                 .report(call.span, "the copy of the weights is on the GPU, too, and is made again in every iteration")
                 .help("copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`");

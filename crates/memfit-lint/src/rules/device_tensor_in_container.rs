@@ -106,6 +106,25 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let function = facts.function(store.site.function);
         let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
         let step = function.name.rsplit('.').next().unwrap_or_default();
+        // Outputs with their graphs, for the whole of an epoch.
+        let graphs = step == "training_step"
+            && store.target.starts_with("self.")
+            && !store.value.graph.is_none()
+            && !store.value.is(Flags::SCALAR)
+            && matches!(store.value.kind, Kind::Tensor)
+            && (store.value.is(Flags::OUTPUT) || store.value.graph.is_known());
+        if graphs && is_emptied(context, class, &store.target) {
+            findings
+                .report(
+                    store.value_span,
+                    format!(
+                        "`{}` keeps the output of every step on the GPU until the end of the epoch",
+                        store.target
+                    ),
+                )
+                .help(format!("store `{}.detach().cpu()`", context.slice(store.value_span)));
+            continue;
+        }
         if !["training_step", "validation_step", "test_step"].contains(&step)
             || !store.target.starts_with("self.")
             || !(is_output(store) || step == "training_step" && is_returned(context, store))

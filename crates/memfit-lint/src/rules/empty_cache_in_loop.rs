@@ -26,7 +26,7 @@
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
 
-use memfit_source::{Op, OpKind};
+use memfit_source::{Call, Facts, Op, OpKind};
 
 use crate::query::{catches_all, catches_memory, is_batch_loop};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -36,11 +36,8 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for call in facts
-        .calls
-        .iter()
-        .filter(|call| call.is("torch.cuda.empty_cache") || call.is("torch.cuda.memory.empty_cache"))
-    {
+    in_steps(context, findings);
+    for call in facts.calls.iter().filter(|call| empties(call) || empties_within(context, call)) {
         // The step of a loop is in it, though its micro-batches may be in a loop of their own.
         let steps = |looped: memfit_source::LoopId| {
             let is_own = |op: &Op| op.site.looped == Some(looped) && op.via.is_none() && !op.deep;
@@ -48,6 +45,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         let is_batch = |looped: &memfit_source::LoopId| is_batch_loop(facts, *looped) || steps(*looped);
         let Some(looped) = call.site.looped.filter(is_batch) else { continue };
+        // A helper may free memory between runs that are measured.
+        if !empties(call) && !steps(looped) {
+            continue;
+        }
         // In an error handler it is appropriate; under a condition it does not run in every iteration.
         let guarded = facts.guards_of(call.site.guard).any(|id| {
             // Code after `if done: break` runs in each iteration.
@@ -108,4 +109,58 @@ fn alone(context: &Context<'_>, span: memfit_source::Span) -> bool {
     let (start, blank) = facts.line_start(span.start);
     let above = facts.text[..start as usize].lines().rev().find(|line| !line.trim().is_empty());
     above.is_some_and(|line| line.starts_with(blank) && !line.trim_end().ends_with(':'))
+}
+
+fn empties(call: &Call) -> bool {
+    call.is("torch.cuda.empty_cache") || call.is("torch.cuda.memory.empty_cache")
+}
+
+/// Returns `true` for a call without results of a function that empties the cache, and does little else.
+fn empties_within(context: &Context<'_>, call: &Call) -> bool {
+    let facts = context.facts;
+    let name = match (call.function, &call.path) {
+        (Some(id), _) => facts.function(id).name.as_str(),
+        (None, Some(path)) => path.rsplit('.').next().unwrap_or(path),
+        _ => return false,
+    };
+    call.is_statement && call.arguments.is_empty() && context.project.empties.contains(name)
+}
+
+/// Functions of a file that do nothing but free memory.
+pub(crate) fn emptying(facts: &Facts) -> impl Iterator<Item = String> + '_ {
+    facts.calls.iter().filter(|call| empties(call)).filter_map(|call| {
+        let function = facts.function(call.site.function);
+        let is_short = function.class.is_none() && facts.slice(function.span).lines().count() < 12;
+        let others = facts.calls.iter().any(|other| {
+            other.site.function == call.site.function
+                && !empties(other)
+                && !other
+                    .path
+                    .as_deref()
+                    .is_some_and(|path| path.starts_with("gc.") || path.starts_with("torch.cuda."))
+        });
+        (!function.name.is_empty() && is_short && !others).then(|| function.name.clone())
+    })
+}
+
+/// Finds training steps of a class that empty the cache themselves.
+fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| empties(call) && call.site.looped.is_none()) {
+        let guarded =
+            facts.guards_of(call.site.guard).any(|id| !device_test(context.slice(facts.guard(id).test)));
+        let plain = |op: &Op| {
+            op.site.function == call.site.function && op.site.looped.is_none() && !op.deep && op.via.is_none()
+        };
+        let passes = facts.ops.iter().filter(|op| plain(op)).any(|op| op.kind.differentiates());
+        let steps = facts.ops.iter().filter(|op| plain(op)).any(|op| matches!(op.kind, OpKind::Step { .. }));
+        if passes && steps && !guarded && call.site.handler.is_none() {
+            findings
+                .report(
+                    call.span,
+                    "the cache is emptied in every training step, so every step allocates its memory again",
+                )
+                .help("remove it: PyTorch reuses cached memory");
+        }
+    }
 }

@@ -155,7 +155,8 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
             && is_plain_name(context.slice(over.iterable));
     let within_batches = facts.enclosing(Some(looped)).any(|id| facts.over_batches(id));
     let said = within_batches && names_evaluation(&facts.function(function).name);
-    eval_mode && !over.is_while && is_fed_by(context, pass, looped) || named && pass.is_own || said
+    let plays = over.is_while && names_evaluation(&facts.function(function).name);
+    eval_mode && (!over.is_while || plays) && is_fed_by(context, pass, looped) || named && pass.is_own || said
 }
 
 /// Returns `true` if the model's output is not bound to a name, so that it is freed before the next forward

@@ -112,6 +112,7 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
                 [made]
                     if facts.covers(pass, &made.result.weights)
                         && facts.exceeds(pass, &made.result.weights)
+                        && leaves_out(facts, made, pass)
                         && !cuts_inside(context) =>
                 {
                     "the optimizer holds only a part of them"
@@ -383,4 +384,12 @@ fn cuts_inside(context: &Context<'_>) -> bool {
         in_model(&call.site)
             && (call.is_method("detach") || call.is_method("detach_") || call.site.grad == Grad::Off)
     })
+}
+
+/// Returns `true` if an optimizer is not given all parts of a model: several of them may be all, unless the
+/// model's class lists others.
+fn leaves_out(facts: &Facts, optimizer: &Call, model: &Weights) -> bool {
+    let text = facts.slice(optimizer.span);
+    let is_missing = |part: &str| !words(text).any(|word| word == part);
+    text.matches(".parameters()").count() < 2 || facts.parts(model).any(is_missing)
 }

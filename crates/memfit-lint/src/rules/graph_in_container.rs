@@ -112,6 +112,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Returns `true` if elements of a container are selected at random, as in a replay buffer.
 fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     let facts = context.facts;
+    if store.sampled {
+        return true;
+    }
     let (function, target) = match &store.by {
         Some((function, target)) => (*function, &**target),
         None => (store.site.function, store.target.as_str()),
@@ -129,7 +132,10 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
 /// Finds `self.maps.append(attention)` in the forward pass of a module that never empties the list.
 fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+    let adds = |store: &&Store| {
+        store.kind == StoreKind::Append || store.kind == StoreKind::Item && !has_constant_key(context, store)
+    };
+    for store in facts.stores.iter().filter(adds) {
         let function = facts.function(store.site.function);
         let module = function.class.is_some_and(|class| facts.class(class).is_module);
         let attribute = store.target.strip_prefix("self.").unwrap_or_default();
@@ -137,11 +143,14 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_collected = attribute.contains("loss") || attribute.is_empty();
         let emptied = [format!("{attribute}.clear("), format!("{attribute} = []")];
         let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>();
+        // `if key in self.cache: return self.cache[key]`
+        let is_cache = context.slice(function.span).contains(&format!(" in {}", store.target));
         if module
+            && !(is_cache && store.kind == StoreKind::Item)
             && function.name.ends_with(".forward")
             && !is_collected
             && resets <= 1
-            && store.value.is(Flags::OUTPUT)
+            && (store.value.is(Flags::OUTPUT) || matches!(store.value.kind, Kind::Tensor))
             && !store.value.graph.is_none()
             && store.site.grad != memfit_source::Grad::Off
             && grows_in_object(context, store)

@@ -46,9 +46,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .calls
         .iter()
         .filter(|call| call.is_method("register_forward_hook"))
-        .filter_map(|call| match call.arguments.first()?.value.kind {
-            Kind::Function(id) => Some(id),
-            _ => None,
+        .filter_map(|call| {
+            let hook = call.arguments.first()?;
+            if let Kind::Function(id) = hook.value.kind {
+                return Some(id);
+            }
+            // `register_forward_hook(self.keep)`
+            let name = context.slice(hook.value_span).strip_prefix("self.")?;
+            let class = facts.function(call.site.function).class?;
+            facts.function_ids().find(|id| {
+                let method = facts.function(*id);
+                method.class == Some(class) && method.name.rsplit('.').next() == Some(name)
+            })
         })
         .collect();
     // If models are only called without gradients, there is no graph.

@@ -28,9 +28,9 @@
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
 
-use memfit_source::{Flags, LoopId, Op, OpKind, Overlap};
+use memfit_source::{Call, Flags, FunctionId, LoopId, Op, OpKind, Overlap};
 
-use crate::query::backward;
+use crate::query::{backward, repeats, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -39,6 +39,7 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_others(context, findings);
+    never_cleared(context, findings);
     // Gradients that are cleared anywhere in the file may be those of this loop.
     let clears = |op: &&Op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
     if facts.ops.iter().filter(clears).any(|op| op.via.is_none())
@@ -86,6 +87,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         seen.push(looped);
+        if findings.found.iter().any(|found| found.span == step.span) {
+            continue;
+        }
         findings
             .report(
                 step.span,
@@ -140,5 +144,116 @@ fn of_others(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .label(facts.looped(looped).header, "in this loop")
                 .help(format!("call `{}.zero_grad()` before its backward pass", step.receiver));
         }
+    }
+}
+
+/// Finds optimizers that step in a function, and that no line of the file clears: each that it clears is
+/// another one, which steps, too.
+fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let is_clear = |op: &&Op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
+    if facts.text.contains(".grad = None") || facts.text.contains("grad.zero_") {
+        return;
+    }
+    let is_step = |op: &&Op| matches!(op.kind, OpKind::Step { closure: false, .. });
+    let steps: Vec<&Op> = facts.ops.iter().filter(is_step).collect();
+    for step in steps.iter().filter(|op| !op.site.managed && op.via != Some(FunctionId::MODULE)) {
+        let name = step.receiver.as_str();
+        let root = words(name).next().unwrap_or_default();
+        let last = words(name).last().unwrap_or_default();
+        let function = facts.function(step.site.function);
+        let is_given = function.parameters.iter().any(|parameter| parameter == root && root != "self");
+        // The callers of a function know the optimizer that they give it.
+        let has_callers = facts.calls.iter().any(|call| call.function == Some(step.site.function));
+        let known = match (is_given, has_callers) {
+            (true, true) => false,
+            (true, false) => context.given_uncleared(step.site.function, name),
+            (false, _) => !name.contains(['(', '[']) && is_made(context, step),
+        };
+        if !known || !repeats(facts, &step.site) || findings.found.iter().any(|found| found.span == step.span)
+        {
+            continue;
+        }
+        let here = |op: &&Op| op.site.function == step.site.function;
+        // Gradients that are computed once do not add up.
+        let again = |op: &&Op| {
+            op.site.order < step.site.order
+                && step.site.looped.is_none_or(|looped| facts.within(&op.site, looped))
+        };
+        let mut passes = facts.ops.iter().filter(here).filter(again).filter_map(backward).peekable();
+        // The function that computes the loss may clear them, if no model call is visible.
+        let sees = facts.ops.iter().filter(here).any(|op| op.kind == OpKind::Forward);
+        let seen = |pass: &memfit_source::Backward| {
+            !pass.managed && (sees || !pass.loss.is(Flags::OPAQUE) || pass.loss.graph.is_known())
+        };
+        let trained = passes.peek().is_some() && passes.all(seen);
+        // Other optimizers, by their names.
+        let of_another = |clear: &Op| {
+            clear.receiver != name
+                && steps.iter().any(|other| other.receiver == clear.receiver)
+                && facts.overlap(&clear.weights, &step.weights) != Overlap::Yes
+        };
+        let cleared = !facts.ops.iter().filter(is_clear).all(of_another)
+            || words_before_zero_grad(&facts.text).any(|word| word == last)
+            || !name.starts_with("self.") && name.contains('.')
+            || context.project.cleared.contains(last) && name.starts_with("self.");
+        let handed = facts.calls.iter().any(|call| {
+            let is_own =
+                ["step", "scale", "unscale_", "update", "backward"].iter().any(|way| call.is_method(way));
+            let callee = context.slice(call.callee).to_ascii_lowercase();
+            let given = call.arguments.iter().any(|argument| context.slice(argument.value_span) == name);
+            call.site.function == step.site.function
+                && call.span != step.call.unwrap_or(step.span)
+                && (given && !is_own && call.function.is_none()
+                    || call.function.is_none()
+                        && ["zero", "reset", "clear"].iter().any(|word| callee.contains(word)))
+        });
+        if !trained || cleared || handed {
+            continue;
+        }
+        findings
+            .report(
+                step.span,
+                format!("`{name}` uses the sum of all gradients so far: they are never cleared"),
+            )
+            .help(format!("call `{name}.zero_grad()` after the step"));
+    }
+}
+
+/// Names on which `zero_grad` is called in a text.
+fn words_before_zero_grad(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("zero_grad").map(|(at, _)| {
+        let before = text[..at].trim_end_matches('.');
+        before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default()
+    })
+}
+
+/// Returns `true` if the file makes an optimizer of PyTorch under this name, outside of the function that
+/// steps, or clears another optimizer in the same function.
+fn is_made(context: &Context<'_>, step: &Op) -> bool {
+    let facts = context.facts;
+    let makers =
+        || facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(step.receiver.as_str()));
+    // The function that steps, where a caller runs it.
+    let own = facts.ops.iter().find(|op| op.span == step.span && op.via.is_none()).unwrap_or(step);
+    let known = |call: &Call| {
+        (call.site.function != own.site.function || own.site.looped.is_some())
+            && call.site.looped.is_none()
+            && call.path.as_deref().is_some_and(|path| path.starts_with("torch.optim."))
+            && (call.site.function != step.site.function
+                || step.site.looped.is_some() && call.site.looped.is_none())
+    };
+    let beside = facts.ops.iter().any(|op| {
+        matches!(op.kind, OpKind::ZeroGrad { .. })
+            && op.site.function == step.site.function
+            && op.receiver != step.receiver
+            && facts
+                .ops
+                .iter()
+                .any(|other| matches!(other.kind, OpKind::Step { .. }) && other.receiver == op.receiver)
+    });
+    match makers().next() {
+        Some(_) => makers().all(known),
+        None => beside,
     }
 }

@@ -34,8 +34,9 @@
 //! ## References
 //! - [torch.optim.Optimizer.load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html)
 
-use memfit_source::{Call, Kind, OpKind, Overlap};
+use memfit_source::{Call, Kind, OpKind, Overlap, Weights};
 
+use crate::query::optimizers_of;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -51,25 +52,38 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for loaded in facts.calls.iter().filter(|call| call.is_method("load_state_dict")) {
         let Some(optimizer) = &loaded.receiver else { continue };
         let held = &optimizer.value.weights;
-        if optimizer.value.kind != Kind::Optimizer || !held.is_exact() {
+        if optimizer.value.kind != Kind::Optimizer {
             continue;
         }
+        let name = context.slice(optimizer.span);
+        // A model by its parameters, or by the name under which the optimizer got them.
+        let holds = |model: &str, weights: &Weights| {
+            held.is_exact() && facts.overlap(weights, held) == Overlap::Yes
+                || optimizers_of(facts, model, weights).any(|made| facts.bound_to(made.span) == Some(name))
+        };
         let same = |call: &Call| call.site.function == loaded.site.function;
         let moves = |call: &&Call| {
             same(call)
                 && (call.is_method("to") || call.is_method("cuda"))
                 && call.result.device.is_gpu()
                 && call.receiver.as_ref().is_some_and(|model| {
-                    model.value.is_module() && facts.overlap(&model.value.weights, held) == Overlap::Yes
+                    model.value.is_module() && holds(context.slice(model.span), &model.value.weights)
                 })
         };
+        // `model = make().to(device)`
+        let made_there = facts.calls.iter().any(|call| {
+            (call.is_method("to") || call.is_method("cuda"))
+                && call.result.device.is_gpu()
+                && facts.bound_to(call.span).is_some_and(|model| holds(model, &call.result.weights))
+                && call.site.order < loaded.site.order
+        });
         let Some(moved) = facts.calls.iter().filter(moves).find(|call| call.site.order > loaded.site.order)
         else {
             continue;
         };
         // The model was on the device before, the state is moved as well, or another optimizer is created.
-        let name = context.slice(optimizer.span);
-        let was_there = facts.calls.iter().filter(moves).any(|call| call.site.order < loaded.site.order);
+        let was_there =
+            made_there || facts.calls.iter().filter(moves).any(|call| call.site.order < loaded.site.order);
         let anew = facts.calls.iter().any(|call| {
             call.site.order > loaded.site.order && matches!(call.result.kind, Kind::Optimizer) && same(call)
         });

@@ -49,26 +49,41 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     in_models(context, findings);
     for (op, backward) in backwards(facts) {
-        let Some(looped) = op.site.looped.filter(|_| !backward.freed.is_none() && op.via.is_none()) else {
-            continue;
-        };
+        // With `retain_graph`, it goes through the graphs of all iterations before.
+        let keeps = backward.retain.is_some() && backward.carried;
+        let known = !backward.freed.is_none() || keeps;
+        let Some(looped) = op.site.looped.filter(|_| known && op.via.is_none()) else { continue };
+        let earlier = if keeps { &backward.loss.graph } else { &backward.freed };
         // The state: a value that a call in the loop both takes and returns.
         let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
             let bound = facts.bound_to(call.span)?;
             let own = |name: &&str| names(bound).any(|word| word == *name);
             call.arguments.iter().find_map(|argument| {
                 // A returned number or device has no graph.
-                let hangs = argument.value.graph.overlaps(&backward.freed)
+                let hangs = argument.value.graph.overlaps(earlier)
                     && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
                 let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
                 Some((call.span, name.to_owned()))
             })
         });
         let Some((call, state)) = carried else { continue };
+        let (effect, what) = if keeps {
+            (
+                "the backward pass goes through all iterations before, whose activations are kept",
+                "this backward pass keeps them",
+            )
+        } else {
+            (
+                "the backward pass goes through it again, and raises an error",
+                "this backward pass frees the graph in each iteration",
+            )
+        };
         findings
-            .report(call, format!("`{state}` comes from the previous iteration with its graph: the backward pass goes through it again, and raises an error"))
-            .label(op.span, "this backward pass frees the graph in each iteration")
-            .help(format!("detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
+            .report(call, format!("`{state}` comes from the previous iteration with its graph: {effect}"))
+            .label(op.span, what)
+            .help(format!(
+                "detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"
+            ));
     }
 }
 

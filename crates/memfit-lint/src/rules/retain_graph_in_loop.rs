@@ -28,9 +28,9 @@
 //! ## References
 //! - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
 
-use memfit_source::{Facts, Op, OpKind};
+use memfit_source::{Backward, Facts, FunctionId, LoopId, Op, OpKind, StoreKind};
 
-use crate::query::backwards;
+use crate::query::{backwards, is_step};
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -38,7 +38,13 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    in_steps(context, findings);
     for (op, backward) in backwards(facts) {
+        let is_said = findings.found.iter().any(|found| backward.retain == Some(found.span))
+            || op.via.is_some_and(|id| id != FunctionId::MODULE && is_step(facts, id));
+        if is_said {
+            continue;
+        }
         let (Some(retain), Some(looped)) = (backward.retain, op.site.looped) else { continue };
         // The next iteration may use the part of the graph that was built before the loop.
         if op.deep || backward.create.is_some() || backward.has_outer_graph || backward.carried {
@@ -48,8 +54,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let again = |other: &&Op| match &other.kind {
             OpKind::Backward(second) => {
                 // The graph of an iteration is gone in the next, so an earlier pass does not repeat.
-                let is_over = backward.built_this_iteration
-                    && second.built_this_iteration
+                // What an earlier pass of the iteration goes through is built anew in the next.
+                let anew = backward.built_this_iteration && second.built_this_iteration
+                    || is_built_anew(context, looped, backward) && is_built_anew(context, looped, second);
+                let is_over = anew
                     && other.via.is_none()
                     && other.site.looped == op.site.looped
                     && other.site.order < op.site.order;
@@ -103,6 +111,87 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(retain, message)
             .label(facts.looped(looped).header, effect)
+            .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
+            .fix(fix);
+    }
+}
+
+/// Returns `true` if the names in a loss are bound in each iteration of a loop, to nothing of the one before.
+fn is_built_anew(context: &Context<'_>, looped: LoopId, pass: &Backward) -> bool {
+    let bound = context.facts.looped(looped).assigned.as_slice();
+    let text = context.slice(pass.loss_span);
+    let mut names = text
+        .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
+        .filter(|name| name.starts_with(|c: char| c.is_alphabetic() || c == '_'))
+        .peekable();
+    !pass.carried && names.peek().is_some() && names.all(|name| bound.iter().any(|known| known == name))
+}
+
+/// Finds training steps that are functions: nothing after the pass goes through its graph.
+fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let here = |op: &Op| op.site.looped.is_none() && !op.deep && op.via != Some(FunctionId::MODULE);
+    for (op, backward) in backwards(facts).filter(|(op, _)| here(op)) {
+        let id = op.site.function;
+        // A method of the step may run the pass.
+        let own = backwards(facts).find(|(own, _)| own.span == op.span && own.via.is_none());
+        let Some((own, of_own)) = own else { continue };
+        let Some(retain) = of_own.retain.filter(|_| of_own.create.is_none() && is_step(facts, id)) else {
+            continue;
+        };
+        if own.site.looped.is_some() || findings.found.iter().any(|found| found.span == retain) {
+            continue;
+        }
+        let function = facts.function(own.site.function);
+        let differentiates = |other: &&Op| other.kind.differentiates();
+        let here = |other: &&Op| other.site.function == id;
+        let passes = facts.ops.iter().filter(differentiates);
+        let later = passes
+            .clone()
+            .filter(here)
+            .any(|other| other.site.order > op.site.order && !are_exclusive(facts, op, other))
+            || passes.clone().any(|other| {
+                other.site.function == own.site.function
+                    && other.site.order > own.site.order
+                    && !are_exclusive(facts, own, other)
+            });
+        // Its callers may differentiate after it, and so may other methods in turn.
+        let mut callers = facts.calls.iter().filter(|call| call.function == Some(id));
+        let differentiated_later = callers.any(|call| {
+            passes.clone().any(|other| {
+                other.site.function == call.site.function
+                    && other.call != Some(call.span)
+                    && other.site.order > call.site.order
+            })
+        });
+        // A state that the object keeps may be carried into the next step.
+        let text = context.slice(function.span);
+        let carries = facts.stores.iter().any(|store| {
+            let kept = store.target.starts_with("self.") && store.kind == StoreKind::Assign;
+            let name = store.target.as_str();
+            let uses = text.matches(name).count();
+            [id, own.site.function].contains(&store.site.function)
+                && kept
+                && context.slice(backward.loss_span) != name
+                && store.value.graph.may_share(&backward.loss.graph)
+                && !store.value.graph.is_none()
+                && uses > 1
+        });
+        // What it is given may have a graph of its own, and what it returns may be given to it again.
+        let root = context.slice(of_own.loss_span).split(|c: char| !(c.is_alphanumeric() || c == '_')).next();
+        let given = backward.loss.graph.is_none()
+            || function.hands_on
+            || function.parameters.iter().any(|name| name != "self" && Some(name.as_str()) == root);
+        if later || differentiated_later || carries || given || backward.carried {
+            continue;
+        }
+        let call = facts.calls.iter().find(|call| call.span == own.span);
+        let fix = call
+            .filter(|call| call.arguments.iter().any(|argument| argument.span == retain))
+            .map(|call| facts.remove_argument(call, retain))
+            .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
+        findings
+            .report(retain, "the graph is kept after the backward pass, but never used again")
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
     }

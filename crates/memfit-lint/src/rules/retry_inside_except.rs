@@ -36,7 +36,7 @@
 
 use memfit_source::{Call, Facts, Handler, Kind, Op, OpKind, Span, StoreKind, Value};
 
-use crate::query::{catches_all, catches_memory};
+use crate::query::{catches_all, catches_memory, has_constant_key, is_step};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -129,10 +129,13 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
     for store in &facts.stores {
         let Kind::Exception(id) = store.value.kind else { continue };
         let handler = facts.handler(id);
-        let Some(looped) = store.site.looped else { continue };
+        let looped = store.site.looped;
+        if looped.is_none() && !(store.target.contains('.') && is_step(facts, store.site.function)) {
+            continue;
+        }
         if !catches_oom(handler)
             || !matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item)
-            || handler.site.looped != Some(looped)
+            || handler.site.looped != looped
         {
             continue;
         }
@@ -140,17 +143,21 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
         let words = |span: Span| -> Vec<&str> {
             context.slice(span).split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).collect()
         };
-        let after = words(Span::new(store.span.end.min(handler.span.end), handler.span.end));
-        if after.iter().any(|word| ["raise", "return", "break"].contains(word)) {
+        let after = rest_of_block(context, store.span, handler.span.end);
+        let ends: &[&str] = if looped.is_some() { &["raise", "return", "break"] } else { &["raise"] };
+        if words(after).iter().any(|word| ends.contains(word)) {
             continue;
         }
-        let round = context.slice(facts.looped(looped).span);
+        let function = facts.function(store.site.function).span;
+        let round = context.slice(looped.map_or(function, |id| facts.looped(id).span));
         let releases =
             ["__traceback__", "with_traceback", "clear_frames"].iter().any(|way| round.contains(way))
                 || round.contains(&format!("del {}", store.target))
                 || round.contains(&format!("{} = None", store.target));
         let tried = |site: &memfit_source::Site| site.tried == Some(handler.tried);
-        let works = facts.ops.iter().any(|op| tried(&op.site))
+        let works = catches_memory(handler)
+            || handler.reads_message
+            || facts.ops.iter().any(|op| tried(&op.site))
             || facts.calls.iter().any(|call| tried(&call.site) && computes(facts, call));
         if releases || !works {
             continue;
@@ -163,7 +170,7 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
                     store.target
                 ),
             )
-            .label(facts.looped(looped).header, "the next iteration has that much less memory")
+            .label(looped.map_or(handler.header, |id| facts.looped(id).header), "the next iteration has that much less memory")
             .help("store its text, `str(error)`, or a flag");
     }
 }
@@ -172,8 +179,10 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// tensors.
 fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append && store.grows.is_some())
-    {
+    let adds = |store: &&memfit_source::Store| {
+        store.kind == StoreKind::Append || store.kind == StoreKind::Item && !has_constant_key(context, store)
+    };
+    for store in facts.stores.iter().filter(adds).filter(|store| store.grows.is_some()) {
         let Kind::Exception(handler) = store.value.kind else { continue };
         let tried = facts.handler(handler).tried;
         let trains = facts.ops.iter().any(|op| {
@@ -192,4 +201,21 @@ fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("keep its text: `str(error)`");
         }
     }
+}
+
+/// What follows a statement in its block.
+fn rest_of_block(context: &Context<'_>, span: Span, end: u32) -> Span {
+    let facts = context.facts;
+    let depth = facts.line_start(span.start).1.len();
+    let start = span.end.min(end);
+    let text = facts.slice(Span::new(start, end));
+    let mut at = 0;
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        if index > 0 && !line.trim().is_empty() && indent < depth {
+            break;
+        }
+        at += line.len();
+    }
+    Span::new(start, start + at as u32)
 }

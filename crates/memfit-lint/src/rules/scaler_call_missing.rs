@@ -33,10 +33,10 @@
 //! ## References
 //! - [Automatic mixed precision examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html)
 
-use memfit_source::{Call, Flags, FunctionId, Kind, Op, OpKind};
+use memfit_source::{Call, Flags, FunctionId, Kind, Op, OpKind, Span};
 
-use crate::query::backward;
-use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+use crate::query::{backward, repeats};
+use crate::rule::{Context, Finding, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
     Rule { name: "scaler-call-missing", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
@@ -52,7 +52,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && call.path.as_deref().is_some_and(|path| path.ends_with("GradScaler"))
         })
         .collect();
-    let Some(first) = made.first() else { return };
     // A metric object has an `update()` as well.
     let of_scaler = |call: &Call| of_scaler(context, call);
     let scales = facts
@@ -62,17 +61,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let updates = facts.calls.iter().any(|call| call.is_method("update") && of_scaler(call));
     let handed =
         facts.functions.iter().flat_map(|function| &function.parameters).any(|name| names_scaler(name));
-    unchecked_steps(context, first, findings);
-    if made.iter().any(|call| may_be_off(call)) {
+    let first = made.first().map(|call| call.span);
+    // A function may get a scaler that another file makes.
+    let given = made.is_empty() && handed && !context.project.scalers.off;
+    if first.is_none() && !given || made.iter().any(|call| is_off(call)) {
         return;
     }
+    unchecked_steps(context, first, findings);
     steps_unscaled(context, first, findings);
-    if (scales && updates) || handed {
+    let elsewhere = (handed || made.is_empty()) && context.project.scalers.updated;
+    if given && !context.project.scalers.made
+        || scales && (updates || elsewhere)
+        || handed && !given && !made.is_empty()
+    {
         return;
     }
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { scaled: true, .. }) && step.via.is_none();
-        if !plain || step.site.looped.is_none() {
+        if !plain || !repeats(facts, &step.site) || !scales && given {
             continue;
         }
         let (message, help) = if scales {
@@ -80,7 +86,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         } else {
             ("no loss is scaled: this raises", "call `scaler.scale(loss).backward()`")
         };
-        findings.report(step.span, message).label(first.span, "the scaler is made here").help(help);
+        label(findings.report(step.span, message), first).help(help);
     }
 }
 
@@ -91,7 +97,7 @@ fn names_scaler(name: &str) -> bool {
 }
 
 /// Finds steps that use scaled gradients: the loss is scaled, and the optimizer steps by itself.
-fn steps_unscaled(context: &Context<'_>, made: &Call, findings: &mut Findings<'_>) {
+fn steps_unscaled(context: &Context<'_>, made: Option<Span>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let together = |op: &Op, other: &Op| {
         op.site.function == other.site.function
@@ -117,16 +123,14 @@ fn steps_unscaled(context: &Context<'_>, made: &Call, findings: &mut Findings<'_
             continue;
         };
         if !unscales {
-            findings
-                .report(step.span, "the optimizer steps with scaled gradients: they are as much too large as the loss was scaled")
-                .label(made.span, "the scaler is made here")
+            label(findings.report(step.span, "the optimizer steps with scaled gradients: they are as much too large as the loss was scaled"), made)
                 .help(format!("call `scaler.step({})`", step.receiver));
         }
     }
 }
 
 /// Finds an optimizer that steps by itself after `scaler.unscale_(optimizer)`: its gradients may be infinite.
-fn unchecked_steps(context: &Context<'_>, made: &Call, findings: &mut Findings<'_>) {
+fn unchecked_steps(context: &Context<'_>, made: Option<Span>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     if ["found_inf", "isinf", "isfinite", "isnan"].iter().any(|word| facts.text.contains(word)) {
         return;
@@ -149,13 +153,9 @@ fn unchecked_steps(context: &Context<'_>, made: &Call, findings: &mut Findings<'
         }
         let same = |op: &Op| op.site.order > call.site.order && op.site.guard == call.site.guard;
         let Some((step, _)) = found.iter().find(|(op, _)| same(op)) else { continue };
-        findings
-            .report(
-                step.span,
-                "the scaler would skip this step after an overflow: now infinite gradients are applied",
-            )
+        let message = "the scaler would skip this step after an overflow: now infinite gradients are applied";
+        label(findings.report(step.span, message), made)
             .label(call.span, "the gradients are unscaled here")
-            .label(made.span, "the scaler is made here")
             .help(format!("call `scaler.step({name})`"));
     }
 }
@@ -167,7 +167,31 @@ fn of_scaler(context: &Context<'_>, call: &Call) -> bool {
     })
 }
 
-/// Returns `true` if the scaler may be disabled, so that it needs no calls.
-fn may_be_off(call: &Call) -> bool {
-    call.is_open() || call.keyword("enabled").is_some_and(|argument| argument.value.truth() != Some(true))
+/// Returns `true` if the scaler is disabled, so that it needs no calls.
+fn is_off(call: &Call) -> bool {
+    call.is_open() || call.keyword("enabled").is_some_and(|argument| argument.value.truth() == Some(false))
+}
+
+/// Points at the call that makes the scaler, if it is in this file.
+fn label(found: &mut Finding, made: Option<Span>) -> &mut Finding {
+    match made {
+        Some(made) => found.label(made, "the scaler is made here"),
+        None => found,
+    }
+}
+
+/// Adds what a file does with scalers.
+pub(crate) fn add_scalers(facts: &memfit_source::Facts, scalers: &mut crate::rule::Scalers) {
+    let mut makes = facts.calls.iter().filter(|call| {
+        matches!(call.result.kind, Kind::Scaler(Some(_)))
+            && call.path.as_deref().is_some_and(|path| path.ends_with("GradScaler"))
+    });
+    scalers.off |= makes.clone().any(is_off);
+    scalers.made |= makes.next().is_some();
+    scalers.updated |= facts.calls.iter().any(|call| {
+        call.is_method("update")
+            && call.receiver.as_ref().is_some_and(|receiver| {
+                matches!(receiver.value.kind, Kind::Scaler(_)) || names_scaler(facts.slice(receiver.span))
+            })
+    });
 }

@@ -40,7 +40,9 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         // The argument is checked first, since resolving the callee takes a search.
-        let first = call.argument(0, "input").filter(|first| first.value.is(Flags::SOFTMAX));
+        let first = call.argument(0, "input");
+        let first =
+            first.filter(|first| first.value.is(Flags::SOFTMAX) || is_given_softmax(context, call, first));
         if let Some(first) = first.filter(|_| takes_logits(context, call)) {
             findings
                 .report(
@@ -75,7 +77,36 @@ fn is_said_there(context: &Context<'_>, call: &memfit_source::Call) -> bool {
 }
 
 fn takes_logits(context: &Context<'_>, call: &memfit_source::Call) -> bool {
-    call.is("torch.nn.functional.cross_entropy") || context.criterion(call) == Some(Criterion::CrossEntropy)
+    call.is("torch.nn.functional.cross_entropy")
+        || context.criterion(call) == Some(Criterion::CrossEntropy)
+        || {
+            // The callers of a function in other files give it the loss.
+            let given = context.given_to(call.site.function, context.slice(call.callee));
+            !given.is_empty() && given.iter().all(|loss| loss.criterion == Some(Criterion::CrossEntropy))
+        }
+}
+
+/// Returns `true` for the output of a model that all callers in other files give, and that ends in a softmax.
+fn is_given_softmax(
+    context: &Context<'_>,
+    call: &memfit_source::Call,
+    first: &memfit_source::Argument,
+) -> bool {
+    let facts = context.facts;
+    let is_loss =
+        matches!(call.target.kind, Kind::Criterion { .. }) || call.is("torch.nn.functional.cross_entropy");
+    if !is_loss || !first.value.is(Flags::OUTPUT) {
+        return false;
+    }
+    let name = context.slice(first.value_span);
+    let made = facts.calls.iter().rfind(|made| {
+        made.site.function == call.site.function
+            && made.site.order < call.site.order
+            && (facts.bound_to(made.span) == Some(name) || made.span == first.value_span)
+    });
+    let Some(made) = made else { return false };
+    let given = context.given_to(made.site.function, context.slice(made.callee));
+    !given.is_empty() && given.iter().all(|model| model.model.is_some() && model.last.has(Flags::SOFTMAX))
 }
 
 impl Context<'_> {

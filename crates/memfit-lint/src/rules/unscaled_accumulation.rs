@@ -139,7 +139,8 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
                     || lower.split('_').any(|part| part == "acc")
             })
         };
-        let named = over.contains("range(") && counts().next().is_some();
+        let named =
+            over.contains("range(") && counts().next().is_some() || iterates_parts(facts, inner.iterable);
         // A divisor may reach the loss through the model: `model(**batch, scale=1 / accumulation_steps)`.
         let body = context.slice(inner.span);
         let divides = counts().any(|count| {
@@ -151,6 +152,14 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && other.site.looped == inner.parent
                 && other.site.order > op.site.order
         };
+        // The gradients may be divided after the loop.
+        let written = facts.ops.iter().any(|other| {
+            other.site.function == op.site.function
+                && matches!(other.kind, OpKind::WriteGrad { clears: false, .. })
+        });
+        if written {
+            continue;
+        }
         let inside = facts.ops_in(looped).any(|other| {
             matches!(other.kind, OpKind::Step { .. } | OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. })
         });
@@ -181,4 +190,23 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("divide the loss by their number");
         }
     }
+}
+
+/// Returns `true` for a loop over the parts of a batch: `zip(images.chunk(k), labels.chunk(k))`.
+fn iterates_parts(facts: &Facts, over: memfit_source::Span) -> bool {
+    let splits = |call: &&memfit_source::Call| {
+        call.is_method("chunk")
+            || call.is_method("split")
+                && !call
+                    .receiver
+                    .as_ref()
+                    .is_some_and(|of| matches!(of.value.kind, memfit_source::Kind::Str(_)))
+            || call.is("torch.chunk")
+            || call.is("torch.split")
+    };
+    let text = facts.slice(over);
+    facts.calls.iter().filter(splits).any(|call| {
+        let inside = over.start <= call.span.start && call.span.end <= over.end;
+        inside || facts.bound_to(call.span).is_some_and(|name| words(text).any(|word| word == name))
+    })
 }

@@ -78,10 +78,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 facts.loader(of).is_some_and(|call| call.span == loader.span) && evaluates(*id)
             })
         });
-        let Some(place) = over.map(|id| facts.looped(id).header).or_else(|| evaluated_by(facts, loader))
-        else {
-            continue;
-        };
+        let place = over.map(|id| facts.looped(id).header).or_else(|| evaluated_by(facts, loader));
+        let Some(place) = place.or_else(|| handed_on(context, *index, loader)) else { continue };
         findings
             .report(
                 size.span,
@@ -124,4 +122,50 @@ fn evaluated_by(facts: &Facts, loader: &Call) -> Option<Span> {
         let trains = facts.ops.iter().filter(own).any(|op| matches!(op.kind, OpKind::Backward(_)));
         (given && runs && !trains).then_some(call.span)
     })
+}
+
+/// Loader that the file makes beside another one with batches, and hands on: another file evaluates with it.
+fn handed_on(context: &Context<'_>, index: usize, loader: &Call) -> Option<Span> {
+    let facts = context.facts;
+    let is_size = |call: &Call| {
+        call.argument(1, "batch_size").is_some_and(|size| {
+            let text = facts.slice(size.value_span);
+            !text.contains("len(") && !text.contains("__len__")
+        })
+    };
+    // One loader of the file has batches of a chosen size.
+    let beside = facts
+        .loaders
+        .iter()
+        .filter(|other| **other != index)
+        .any(|other| facts.calls.get(*other).is_some_and(is_size));
+    let target = facts.bound_to(loader.span);
+    let returned = facts.before_on_line(loader.span).trim_start().starts_with("return");
+    let evaluates = |name: &str| {
+        crate::query::words(name).any(|word| {
+            word.split('_').any(|part| {
+                let part = part.to_ascii_lowercase();
+                ["val", "valid", "validation", "test", "eval", "dev"].contains(&part.as_str())
+            })
+        })
+    };
+    let function = &facts.function(loader.site.function).name;
+    let named = evaluates(target.unwrap_or(function));
+    // What this file does with it is known.
+    let is_used = facts.loops.iter().any(|looped| {
+        matches!(looped.iterable_kind, IterableKind::Loader(Some(of)) if facts.loader(of).is_some_and(|call| call.span == loader.span))
+    }) || facts.calls.iter().any(|call| {
+        call.is("builtins.next") || call.is("builtins.iter")
+    });
+    let leaves = returned
+        || target.is_some_and(|name| {
+            name.starts_with("self.") || {
+                let line = |line: &str| {
+                    line.trim_start().starts_with("return ")
+                        && crate::query::words(line).any(|word| word == name)
+                };
+                facts.slice(facts.function(loader.site.function).span).lines().any(line)
+            }
+        });
+    (beside && named && !is_used && leaves && context.project.on_card).then_some(loader.span)
 }

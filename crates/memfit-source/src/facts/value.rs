@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::facts::{Argument, ClassId, FunctionId, Graph, GuardTest, HandlerId, LoaderId, ScalerId, Weights};
+use crate::facts::{
+    Argument, ClassId, FunctionId, Graph, GuardTest, HandlerId, LoaderId, Named, ScalerId, Weights,
+};
 
 /// Autograd recording mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,6 +272,8 @@ pub struct Value {
     pub(crate) class: Option<ClassId>,
     /// Join of a container's elements.
     pub(crate) items: Option<Arc<Self>>,
+    /// Items of a dictionary display by their keys.
+    pub(crate) named: Option<Named>,
 }
 
 impl Value {
@@ -402,6 +406,9 @@ impl Value {
         if let Kind::Tuple(parts) = &self.kind {
             parts.iter().for_each(|part| part.graph_ids(into));
         }
+        for item in self.named.iter().flat_map(Named::values) {
+            item.graph_ids(into);
+        }
         into.sort_unstable();
         into.dedup();
     }
@@ -419,6 +426,7 @@ impl Value {
             items.change_parts(change);
             self.items = Some(Arc::new(items));
         }
+        self.named = self.named.as_ref().map(|named| named.map(|item| item.change_parts(change)));
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut changed: Vec<Self> = parts.to_vec();
             for part in &mut changed {
@@ -435,6 +443,8 @@ impl Value {
             items.map_graphs(&|graph| Graph::unknown().clone_if(!graph.is_none()));
             self.items = Some(Arc::new(items));
         }
+        let unknown = |graph: &Graph| Graph::unknown().clone_if(!graph.is_none());
+        self.named = self.named.as_ref().map(|named| named.map(|item| item.map_graphs(&unknown)));
     }
 
     /// Removes the graphs of it and its parts; values that had one get these flags.
@@ -448,6 +458,7 @@ impl Value {
             items.cut_graphs(flags);
             self.items = Some(Arc::new(items));
         }
+        self.named = self.named.as_ref().map(|named| named.map(|item| item.cut_graphs(flags)));
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut cut_graphs: Vec<Self> = parts.to_vec();
             for part in &mut cut_graphs {
@@ -462,6 +473,7 @@ impl Value {
         self.loader = None;
         self.class = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
+        self.named = self.named.map(|named| named.map(|item| *item = std::mem::take(item).exported()));
         self.kind = match self.kind {
             Kind::Loader(_) => Kind::Loader(None),
             Kind::Scaler(_) => Kind::Scaler(None),
@@ -539,6 +551,12 @@ impl Value {
             (None, Some(items)) if nothing(self) || self.is_container() => Some(items.clone()),
             _ => None,
         };
+        let named = match (&self.named, &other.named) {
+            (Some(a), Some(b)) => a.either(b),
+            (Some(named), None) if nothing(other) => Some(named.clone()),
+            (None, Some(named)) if nothing(self) => Some(named.clone()),
+            _ => None,
+        };
         // Where one path cuts the graph off, the other is that of the first iteration, for example.
         let cuts = |value: &Self| value.graph.is_none() && value.is(Flags::CUT_OFF);
         let graph = if (cuts(self) || cuts(other)) && !(self.graph.is_none() && other.graph.is_none()) {
@@ -546,7 +564,7 @@ impl Value {
         } else {
             self.graph.either(&other.graph)
         };
-        Self { kind, graph, device, flags, loader, weights, divisor, class, items }
+        Self { kind, graph, device, flags, loader, weights, divisor, class, items, named }
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Summary {
     /// Graphs created by the function: ids, states, and the parameters that they reach.
     pub(crate) made: Vec<(u32, GraphState, Weights)>,
     pub(crate) is_method: bool,
+    /// Position of `**values`.
+    pub(crate) named_rest: Option<usize>,
     pub(crate) grad_off: bool,
     pub(crate) ops: Vec<SummaryOp>,
     pub(crate) returns: Option<Returned>,
@@ -49,6 +51,8 @@ pub(crate) struct StoredParameters {
     pub(crate) parameters: Vec<usize>,
     /// `true` if they are added to a running sum.
     pub(crate) sums: bool,
+    /// `true` if the class selects elements of the container at random.
+    pub(crate) sampled: bool,
 }
 
 #[derive(Clone, Debug)]

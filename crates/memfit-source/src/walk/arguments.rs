@@ -10,6 +10,7 @@ impl Walker<'_> {
         // Creating an object calls its `__init__`.
         let made = match call.target.kind {
             Kind::Class(class) if call.function.is_none() => self.method_of(class, "__init__", 0),
+            Kind::Object(class) if call.function.is_none() => self.method_of(class, "__call__", 0),
             _ => None,
         };
         let Some(id) = call.function.or(made) else { return };

@@ -63,6 +63,9 @@ impl<'a> Walker<'a> {
         value.graph = Graph::unknown().clone_if(!value.graph.is_none());
         value.forget_item_graphs();
         let joined = match self.attributes.get(&(class, attribute)) {
+            // What a method does with it shows what an unknown value is.
+            Some(old) if value.is_module() && (old.is_unknown() || matches!(old.kind, Kind::Tensor)) => value,
+            Some(old) if old.is_module() && value.is_unknown() => old.clone(),
             // An inferred value replaces one that was only guessed from its name.
             Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
             _ => value,

@@ -128,6 +128,7 @@ impl<'a> Walker<'a> {
         if let (Some(receiver), Some(name)) = (&call.receiver, call.method.as_deref()) {
             return self.call_method(node, call, receiver, name, &inputs);
         }
+        let is_fed = !call.arguments.is_empty();
         match &target.kind {
             Kind::Module if target.is(Flags::PARAMETERLESS) => self.call_operation(call, target, &inputs),
             Kind::Module => self.call_module(call, target),
@@ -137,9 +138,12 @@ impl<'a> Walker<'a> {
                 let (is_module, norm, frozen) = (class.is_module, class.has_batch_norm, class.is_frozen);
                 let is_loss = class.name.ends_with("Loss");
                 let steps = class.bases.iter().any(|base| base.ends_with("Optimizer"));
-                if let Some(init) = self.method_of(*id, "__init__", 0) {
+                let init = self.method_of(*id, "__init__", 0);
+                if let Some(init) = init {
                     self.summary(init);
                 }
+                // A data class keeps its arguments.
+                let holds = init.is_none() && !is_module && !steps;
                 let kind = match (is_module, is_loss) {
                     _ if steps => Kind::Optimizer,
                     (true, true) => Kind::Criterion { which: Criterion::Other, sums: false },
@@ -156,7 +160,19 @@ impl<'a> Walker<'a> {
                     _ if is_module => self.made_weights(call),
                     _ => Weights::default(),
                 };
+                if matches!(made.kind, Kind::Criterion { .. }) {
+                    made = made.with_flags(Flags::OPAQUE);
+                }
+                if holds {
+                    made.graph = inputs.clone();
+                }
                 made.class = Some(*id).filter(|_| is_module);
+                // What another module makes of it is known by its last operation only.
+                if let Some(own) = self.method_of(*id, "forward", 0).filter(|_| is_module)
+                    && let Some(forward) = self.summary(own)
+                {
+                    made = made.with_flags(forward.last_operation());
+                }
                 if is_module && frozen { made.with_flags(Flags::FROZEN) } else { made }
             }
             Kind::Path(path) => {
@@ -172,8 +188,15 @@ impl<'a> Walker<'a> {
                 let receiver = self.slice(call.callee);
                 self.call_summary(node, call, None, &summary, Some(receiver))
             }
-            Kind::Unknown | Kind::Undefined if self.is_used_as_model(call) => {
-                self.call_module(call, &Value::from_kind(Kind::Module))
+            // Nobody calls a tensor: `make(config).to(device)` made a model.
+            Kind::Tensor if is_fed && (target.graph.is_unseen() || target.graph.is_none()) => {
+                let weights = target.weights.clone();
+                let module = Value { weights, device: target.device, ..Value::from_kind(Kind::Module) };
+                self.call_module(call, &module)
+            }
+            Kind::Unknown | Kind::Undefined if is_fed && self.is_used_as_model(self.slice(call.callee)) => {
+                let device = target.device;
+                self.call_module(call, &Value { device, ..Value::from_kind(Kind::Module) })
             }
             Kind::Imported(class) if crate::facts::shrinks(class) => self
                 .call_unknown(node, &inputs)
@@ -250,7 +273,8 @@ impl<'a> Walker<'a> {
                 }
                 if let Some(class) = self.imported_class(path) {
                     if class.is_module && path.ends_with("Loss") {
-                        return Value::from_kind(Kind::Criterion { which: Criterion::Other, sums: false });
+                        let kind = Kind::Criterion { which: Criterion::Other, sums: false };
+                        return Value::from_kind(kind).with_flags(Flags::OPAQUE);
                     }
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
@@ -308,7 +332,6 @@ impl<'a> Walker<'a> {
                     });
                 match enabled {
                     Some(Some(false)) => Value::default(),
-                    Some(None) => Value::from_kind(Kind::Autocast(None)),
                     _ => Value::from_kind(Kind::Autocast(to.unwrap_or(Some(DType::Half)))),
                 }
             }
@@ -374,7 +397,13 @@ impl<'a> Walker<'a> {
                 }
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
-            (_, name) if path.starts_with("torch.") && super::method::has_no_gradient(name) => {
+            ("collections.namedtuple", _) => Value::from_kind(Kind::Path("builtins.namedtuple()".into())),
+            ("builtins.namedtuple()", _) if !call.is_open() => {
+                let parts: Vec<Value> =
+                    call.arguments.iter().map(|argument| argument.value.clone()).collect();
+                Value { graph: inputs.clone(), ..Value::from_kind(Kind::Tuple(parts.into())) }
+            }
+            (_, name) if path.starts_with("torch.") && super::method_names::has_no_gradient(name) => {
                 let device = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
                 Value::tensor(Graph::none()).with_device(device)
             }
@@ -397,9 +426,21 @@ impl<'a> Walker<'a> {
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
             ("torch.stack" | "torch.cat" | "torch.vstack" | "torch.hstack" | "torch.concat", _) => {
                 let first = call.arguments.first()?;
-                let mut value = Value::tensor(first.value.graph.clone()).with_device(first.value.device);
+                let device = match &first.value.kind {
+                    // Tensors are joined on one device.
+                    Kind::Tuple(parts) => {
+                        let mut devices = parts.iter().map(|part| part.device);
+                        devices.find(|device| *device != Device::Unknown).unwrap_or_default()
+                    }
+                    _ => match first.value.elements() {
+                        Some(item) if first.value.device == Device::Unknown => item.device,
+                        _ => first.value.device,
+                    },
+                };
+                let mut value = Value::tensor(first.value.graph.clone()).with_device(device);
                 if self.frame.grad == Grad::Off {
                     value.graph = Graph::none();
+                    value = value.with_flags(Flags::NO_GRAD_BUILT);
                 }
                 value
             }

@@ -112,7 +112,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Model or loss function in an attribute that is called: `self.net(x)` is not a method call.
-    pub(super) fn held_model(&self, callee: &'a Expr) -> Option<Value> {
+    pub(super) fn held_model(&mut self, callee: &'a Expr) -> Option<Value> {
         let Expr::Attribute(attribute) = callee else { return None };
         let name = dotted(callee, self.text)?;
         let class = self.definitions.functions[self.frame.function.index()].class;
@@ -124,9 +124,22 @@ impl<'a> Walker<'a> {
             let (attribute, class) = own?;
             self.attributes.get(&(class, attribute))
         });
-        let Some(held) = held else { return self.named_model(name, own.is_some()) };
-        let is_called = matches!(held.kind, Kind::Module | Kind::Criterion { .. });
-        is_called.then(|| held.clone())
+        let Some(held) = held else {
+            // What a base class in another module sets is known by its name.
+            let Some((attribute, class)) = own else { return self.named_model(name, false) };
+            let is_method = self.bases[class.index()].iter().any(|(_, base)| base.has(attribute));
+            let named = crate::names::value_by_name(attribute);
+            let is_called = matches!(named.kind, Kind::Module | Kind::Criterion { .. });
+            return (is_called && !is_method && !attribute.contains('.')).then_some(named);
+        };
+        if matches!(held.kind, Kind::Module | Kind::Criterion { .. }) {
+            return Some(held.clone());
+        }
+        // What was moved to a device, loaded or evaluated, and is called, is a model.
+        let (device, weights) = (held.device, held.weights.clone());
+        let is_moved = matches!(held.kind, Kind::Tensor) && (held.graph.is_unseen() || held.graph.is_none());
+        let is_model = is_moved || held.is_unknown() && self.is_used_as_model(name);
+        is_model.then(|| Value { device, weights, ..Value::from_kind(Kind::Module) })
     }
 
     /// Model in an attribute of an object that is not of this project, by the attribute's name, as in

@@ -176,17 +176,29 @@ impl Walker<'_> {
         let assigned = init.into_iter().flat_map(|init| &init.body).filter_map(|statement| match statement {
             Stmt::Assign(assign) => match assign.targets.as_slice() {
                 [Expr::Attribute(target)] if self.slice(span(&*target.value)) == "self" => {
-                    Some((target.attr.id.as_str(), self.slice(span(&*assign.value))))
+                    Some((target.attr.id.as_str(), &*assign.value))
                 }
                 _ => None,
             },
             _ => None,
         });
-        let layered = |made: &str| {
+        let layered = |made: &Expr| {
             let containers = ["Sequential(", "ModuleList(", "ModuleDict("];
-            super::weights::LAYERS.iter().chain(&containers).any(|layer| made.contains(layer))
+            let text = self.slice(span(made));
+            super::weights::LAYERS.iter().chain(&containers).any(|layer| text.contains(layer))
+                || self.makes_model(made)
         };
         assigned.filter(|(_, made)| layered(made)).map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// Returns `true` for a call that makes a model of a library.
+    fn makes_model(&self, made: &Expr) -> bool {
+        let Expr::Call(call) = made else { return false };
+        let path = self.full_name(&call.func).unwrap_or_default();
+        matches!(
+            super::library_calls::known_call(&path),
+            Some(super::library_calls::CallResult::Made(crate::facts::Kind::Module, _))
+        ) && !path.starts_with("torch.nn.")
     }
 
     /// Returns `true` if a class's `__init__` ends with all parameters set to require no gradients.

@@ -8,7 +8,7 @@ use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
 use crate::facts::{CounterBinding, IterableKind};
-use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, Value, Weights};
+use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, Named, Value, Weights};
 
 impl<'a> Walker<'a> {
     pub(super) fn eval(&mut self, expression: &'a Expr) -> Value {
@@ -94,9 +94,14 @@ impl<'a> Walker<'a> {
                 let mut graph = Graph::none();
                 let (mut weights, mut flags) = (Weights::default(), Flags::NONE);
                 let mut dict = Value::from_kind(Kind::Container { bounded: false });
+                let mut named: Option<Vec<(Arc<str>, Value)>> = Some(Vec::new());
                 for item in &node.items {
                     let key = item.key.as_ref().map(|key| self.eval(key));
                     let value = self.eval(&item.value);
+                    match (&mut named, key.as_ref().map(|key| &key.kind)) {
+                        (Some(named), Some(Kind::Str(key))) => named.push((key.clone(), value.clone())),
+                        _ => named = None,
+                    }
                     dict.add_item(&value);
                     graph = graph.union(&value.graph);
                     flags = flags.union(value.flags.intersection(Flags::OUTPUT));
@@ -107,7 +112,7 @@ impl<'a> Walker<'a> {
                         weights = weights.with_unknown_owners();
                     }
                 }
-                Value { graph, flags, weights, ..dict }
+                Value { graph, flags, weights, named: named.and_then(Named::new), ..dict }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
@@ -486,6 +491,10 @@ impl<'a> Walker<'a> {
                 if let Some(item) = value.item() {
                     return (over, item, None);
                 }
+                // The pairs of a dictionary that the function was given.
+                if let Some(pair) = value.elements().filter(|pair| is_pair(pair)) {
+                    return (over, pair.clone(), None);
+                }
                 let graph = if value.items.is_some() { value.element_graph() } else { value.graph.clone() };
                 let mut element = Value { graph, device: value.device, ..Value::default() };
                 if !element.graph.is_none() {
@@ -529,6 +538,11 @@ fn is_byte_range(expression: &Expr) -> bool {
         },
         _ => false,
     }
+}
+
+/// Returns `true` for a key and its value.
+fn is_pair(value: &Value) -> bool {
+    matches!(&value.kind, Kind::Tuple(parts) if parts.len() == 2 && parts[0].kind == Kind::Number && parts[1].is(Flags::GIVEN))
 }
 
 fn tensor_like(value: &Value) -> bool {

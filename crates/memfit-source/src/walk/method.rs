@@ -8,6 +8,9 @@ use super::definitions::dotted;
 use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
+use super::method_names::{
+    dotted_receiver, has_no_gradient, is_accelerate_or_fabric, is_fabric, is_gradient, takes_sizes,
+};
 use crate::facts::{Argument, Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
@@ -34,6 +37,13 @@ impl<'a> Walker<'a> {
                 1 => given.remove(0),
                 _ => Value::from_kind(Kind::Tuple(given.into())),
             };
+        }
+        if name == "optimizers"
+            && text == "self"
+            && call.arguments.is_empty()
+            && let Some(made) = self.configured_optimizers()
+        {
+            return made;
         }
         if let Some(summary) = self.imported_method(receiver, name) {
             let result = self.call_summary(node, call, None, &summary, Some(text));
@@ -76,6 +86,10 @@ impl<'a> Walker<'a> {
             let weights = self.weights_of(text, value);
             return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
+        // Only models have a `forward` that is called.
+        if name == "forward" && maybe && !call.arguments.is_empty() && dotted_receiver(node, self.text) {
+            return self.call_module(call, &Value { kind: Kind::Module, ..value.clone() });
+        }
         if matches!(name, "train" | "eval") && call.is_statement && maybe && !value.is(Flags::BATCH) {
             return self.switch_mode(node, call, receiver, name, inputs);
         }
@@ -84,6 +98,19 @@ impl<'a> Walker<'a> {
             return self.call_unknown(node, inputs);
         }
         self.call_on_tensor(node, call, receiver, name, inputs)
+    }
+
+    /// Optimizers that `configure_optimizers` of a Lightning module returns.
+    fn configured_optimizers(&mut self) -> Option<Value> {
+        let class = self.definitions.functions[self.frame.function.index()].class?;
+        let own = self.method_of(class, "configure_optimizers", 0)?;
+        let made = self.summary(own)?.returns.as_ref()?.value.clone();
+        let is_one = |value: &Value| matches!(value.kind, Kind::Optimizer);
+        match &made.kind {
+            Kind::Optimizer => Some(made),
+            Kind::Tuple(parts) if parts.iter().all(is_one) => Some(made),
+            _ => None,
+        }
     }
 
     fn call_container(&mut self, node: &'a ExprCall, call: &Call, receiver: &Receiver, name: &str) -> Value {
@@ -155,6 +182,10 @@ impl<'a> Walker<'a> {
     ) -> Value {
         let value = receiver.value.clone();
         let text = self.slice(receiver.span);
+        let text = match name {
+            "eval" | "train" => self.moved_name(node).unwrap_or(text),
+            _ => text,
+        };
         let weights = self.weights_of(text, &value);
         match name {
             "eval" => {
@@ -212,15 +243,21 @@ impl<'a> Walker<'a> {
                 Value::from_kind(Kind::Unknown)
             }
             "apply" | "share_memory" => value,
-            "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
-                Value { weights, ..Value::from_kind(Kind::Unknown) }
+            "parameters" | "named_parameters" => {
+                let device = value.device;
+                Value { device, weights, ..Value::from_kind(Kind::Unknown) }.with_flags(Flags::WEIGHTS)
             }
+            "modules" | "named_modules" | "children" => Value { weights, ..Value::from_kind(Kind::Unknown) },
             _ => {
                 let computed = |argument: &Argument| {
                     !matches!(argument.value.kind, Kind::Str(_) | Kind::Int(_) | Kind::Bool(_) | Kind::None)
                 };
                 if !is_silent(name) && !call.is_statement && call.arguments.iter().any(computed) {
                     self.op(OpKind::Method { name: name.into() }, call.span, text, weights);
+                    // The result of a pass is where its inputs are.
+                    let given = call.arguments.first().map_or(Device::Unknown, |first| first.value.device);
+                    let on_card = if given.is_gpu() { given } else { Device::Unknown };
+                    return self.call_unknown(node, inputs).with_device(on_card);
                 }
                 self.call_unknown(node, inputs)
             }
@@ -236,12 +273,27 @@ impl<'a> Walker<'a> {
         inputs: &Graph,
     ) -> Value {
         let value = receiver.value.clone();
+        if matches!(name, "items" | "values") && value.is(Flags::GIVEN) && call.arguments.is_empty() {
+            let element = Value { graph: value.graph.clone(), ..Value::default() }.with_flags(Flags::GIVEN);
+            let mut all =
+                Value { graph: value.graph.clone(), ..Value::from_kind(Kind::Container { bounded: true }) };
+            all.add_item(&if name == "items" {
+                let key = Value::from_kind(Kind::Number);
+                Value { graph: value.graph, ..Value::from_kind(Kind::Tuple([key, element].into())) }
+            } else {
+                element
+            });
+            return all;
+        }
         if has_no_gradient(name) && matches!(value.kind, Kind::Tensor) {
             return Value::tensor(Graph::none()).with_device(value.device);
         }
         // `torch.distributions` samples without gradients; distributions of other libraries may not.
         if name == "sample" && matches!(value.kind, Kind::Tensor) {
             return self.call_unknown(node, &value.graph);
+        }
+        if matches!(name, "div_" | "mul_" | "copy_") && is_gradient(self.slice(receiver.span)) {
+            self.op(OpKind::WriteGrad { single: false, clears: false }, call.span, "", Weights::default());
         }
         if matches!(name, "copy_" | "mul_" | "lerp_" | "add_")
             && let Expr::Attribute(attribute) = &*node.func
@@ -514,71 +566,4 @@ impl<'a> Walker<'a> {
         let reach = self.reach(&loss.graph, &[]);
         self.op(OpKind::Backward(Box::new(backward)), call.span, "", reach);
     }
-}
-
-/// Functions and methods whose result is an index, a comparison or a sample, which has no gradient.
-pub(super) fn has_no_gradient(name: &str) -> bool {
-    matches!(
-        name,
-        "argmax"
-            | "argmin"
-            | "argsort"
-            | "multinomial"
-            | "bernoulli"
-            | "bincount"
-            | "nonzero"
-            | "eq"
-            | "ne"
-            | "isnan"
-            | "isfinite"
-            | "one_hot"
-            | "new_empty"
-            | "new_full"
-            | "new_ones"
-            | "new_tensor"
-            | "new_zeros"
-    )
-}
-
-/// Tensor methods that take sizes, dimensions and counts, or of another tensor its type or shape only.
-fn takes_sizes(name: &str) -> bool {
-    matches!(
-        name,
-        "view"
-            | "reshape"
-            | "expand"
-            | "repeat"
-            | "permute"
-            | "transpose"
-            | "squeeze"
-            | "unsqueeze"
-            | "flatten"
-            | "unflatten"
-            | "split"
-            | "chunk"
-            | "narrow"
-            | "select"
-            | "unbind"
-            | "unfold"
-            | "tile"
-            | "repeat_interleave"
-            | "type"
-            | "type_as"
-            | "view_as"
-            | "reshape_as"
-            | "expand_as"
-    )
-}
-
-/// Returns `true` for a Fabric object, by its class or else by its name.
-fn is_fabric(name: &str, value: &Value) -> bool {
-    match &value.kind {
-        Kind::Imported(class) => class.rsplit('.').next() == Some("Fabric"),
-        _ => name.rsplit('.').next().is_some_and(|last| last.trim_start_matches('_') == "fabric"),
-    }
-}
-
-/// Returns `true` for names of Accelerate and Fabric objects.
-fn is_accelerate_or_fabric(name: &str) -> bool {
-    name.contains("accelerator") || name.contains("fabric")
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use ruff_python_ast::Expr;
+
 use super::Walker;
+use super::definitions::dotted;
 use super::library_calls::CallResult;
 use crate::facts::{Argument, Call, Criterion, Device, Flags, Grad, Graph, Kind, OpKind, Value};
 use crate::project::Summary;
@@ -10,7 +13,7 @@ use crate::project::Summary;
 /// Operations for which rules check whether they are the last on an output.
 pub(super) const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID).union(Flags::LOG_SOFTMAX);
 
-impl Walker<'_> {
+impl<'a> Walker<'a> {
     pub(super) fn call_module(&mut self, call: &Call, module: &Value) -> Value {
         let receiver = self.slice(call.callee);
         let weights = self.weights_of(receiver, module);
@@ -146,7 +149,45 @@ impl Walker<'_> {
                 .with_device(device)
                 .with_flags(flags.union(Flags::NO_GRAD_BUILT));
         }
+        // A loss of inputs that were cut from their graphs has none. One of the project may have parameters, or
+        // models.
+        let is_cut = |flag: Flags| call.arguments.iter().any(|argument| argument.value.is(flag));
+        let is_plain = call.path.is_some()
+            || matches!(call.target.kind, Kind::Criterion { .. })
+                && !call.target.is(Flags::OPAQUE)
+                && !call.target.is(Flags::BY_NAME);
+        if inputs.is_none() && is_plain {
+            for flag in [Flags::DETACHED, Flags::NO_GRAD_BUILT] {
+                flags = if is_cut(flag) { flags.union(flag) } else { flags };
+            }
+        }
         Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
+    }
+
+    /// `model.fc = nn.Sequential(nn.Linear(512, 10), nn.Softmax(1))`: the model ends in what its head ends
+    /// in.
+    pub(super) fn replace_head(&mut self, target: &'a Expr, value: &Value) {
+        if !value.is_module() {
+            return;
+        }
+        let owner = match target {
+            Expr::Subscript(subscript) => &*subscript.value,
+            other => other,
+        };
+        let Expr::Attribute(attribute) = owner else { return };
+        let heads = ["fc", "classifier", "head", "heads", "last_linear", "output"];
+        let Some(name) = dotted(&attribute.value, self.text) else { return };
+        if name == "self" || !heads.contains(&attribute.attr.id.as_str()) {
+            return;
+        }
+        if let Some(binding) = self.frame.env.get(name)
+            && binding.value.is_module()
+        {
+            let mut binding = binding.clone();
+            binding.value =
+                binding.value.without(LAST_OPERATIONS).with_flags(value.flags.intersection(LAST_OPERATIONS));
+            self.frame.env.set(name, binding);
+        }
     }
 
     /// Records that a function gives one of its parameters to a loss that takes logits.

@@ -307,6 +307,7 @@ impl<'a> Walker<'a> {
                 if let Some(source) = source {
                     self.escape(source);
                 }
+                self.replace_head(target, &value);
                 if let Some(name) = dotted(target, self.text) {
                     if let Some(source) = source {
                         self.store_sum(name, source, whole);
@@ -323,11 +324,13 @@ impl<'a> Walker<'a> {
                 if let Some(source) = source {
                     self.escape(source);
                 }
+                self.replace_head(target, &value);
                 let own = self.slice(span(target));
                 let joins = source.is_some_and(|source| self.store_joined(own, source, &value, whole));
                 if let Some(name) = dotted(&subscript.value, self.text).filter(|_| !joins) {
                     self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
                 }
+                self.set_item(subscript, &value);
                 if self.frame.differentiated.contains(own) {
                     self.bind(own, value, CounterBinding::Assigned(self.frame.looped));
                 }
@@ -431,6 +434,7 @@ impl<'a> Walker<'a> {
             carried: self.is_carried(value),
             built_there: self.is_built_in(value, grows),
             by: None,
+            sampled: false,
             site: self.site(),
         };
         self.record_stored_parameters(&store);

@@ -89,12 +89,23 @@ impl<'a> Walker<'a> {
             .filter(|index| ids.contains(&frame.parameters[*index]))
             .collect();
         if !parameters.is_empty() {
-            frame.stored_parameters.push(StoredParameters {
+            let sampled = !sums && self.is_sampled(&store.target);
+            self.frame.stored_parameters.push(StoredParameters {
                 target: store.target.as_str().into(),
                 parameters,
                 sums,
+                sampled,
             });
         }
+    }
+
+    /// Returns `true` if the class being walked selects elements of a container at random.
+    fn is_sampled(&self, target: &str) -> bool {
+        let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return false };
+        let text = self.slice(super::span(self.definitions.classes[class.index()].node));
+        ["sample(", "choices(", "choice("].iter().any(|way| text.contains(&format!("{way}{target}")))
+            || text.contains("rand") && text.contains(&format!("{target}[i"))
+            || text.contains("rand") && text.contains(&format!("in {target}["))
     }
 
     /// Records an argument of a method whose object keeps it.
@@ -107,9 +118,14 @@ impl<'a> Walker<'a> {
         skipped: usize,
         call: Span,
     ) {
-        let (Some(receiver), true) = (receiver, self.recording()) else { return };
+        let Some(receiver) = receiver else { return };
+        if !self.recording() {
+            return;
+        }
         let node = id.and_then(|id| self.definitions.functions[id.index()].node);
         let rest = node.and_then(|node| node.parameters.vararg.as_ref()).map(|rest| rest.name.id.as_str());
+        let named_rest = summary.named_rest;
+        let is_free = |keyword: &str| !summary.parameters.iter().any(|known| known == keyword);
         for kept in &summary.stored_parameters {
             let mut parts: Vec<Value> = Vec::new();
             for index in &kept.parameters {
@@ -119,7 +135,9 @@ impl<'a> Walker<'a> {
                 let mut place = 0;
                 for (keyword, value, _) in arguments {
                     let is_it = match keyword {
-                        Some(keyword) => *keyword == name.as_str(),
+                        Some(keyword) => {
+                            *keyword == name.as_str() || named_rest == Some(*index) && is_free(keyword)
+                        }
                         None => {
                             place += 1;
                             place == from + 1 || is_rest && place > from
@@ -131,6 +149,21 @@ impl<'a> Walker<'a> {
                 }
             }
             let graph = parts.iter().fold(Graph::none(), |all, part| all.union(&part.graph));
+            // An object that keeps it in an object of its own.
+            if receiver.starts_with("self.") {
+                let frame = &self.frame;
+                let own: Vec<usize> = (0..frame.parameters.len() - frame.reads.len())
+                    .filter(|index| graph.has(frame.parameters[*index]))
+                    .collect();
+                if !(own.is_empty() || kept.sums && graph.unknown) {
+                    self.frame.stored_parameters.push(StoredParameters {
+                        target: receiver.into(),
+                        parameters: own,
+                        sums: kept.sums,
+                        sampled: kept.sampled,
+                    });
+                }
+            }
             let value = Value { graph: graph.clone(), ..Value::from_kind(Kind::Tuple(parts.into())) };
             let store = Store {
                 kind: if kept.sums { StoreKind::GiveSum } else { StoreKind::Give },
@@ -146,6 +179,7 @@ impl<'a> Walker<'a> {
                 escapes: true,
                 carried: false,
                 by: id.map(|id| (id, kept.target.clone())),
+                sampled: kept.sampled,
                 site: self.site(),
             };
             self.frame.stores.push((store, graph));
@@ -166,8 +200,13 @@ impl<'a> Walker<'a> {
     /// One of a model's weights, or its name with it, as a loop over them binds it.
     pub(super) fn one_of_weights(&self, expression: &Expr, weights: &Value) -> Value {
         let flags = weights.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
-        let one = Value::tensor(Graph::none()).with_device(weights.device).with_flags(flags);
-        if self.slice(super::span(expression)).ends_with(".items()") {
+        // The weights of a state have no graph; parameters are leaves of one.
+        let text = self.slice(super::span(expression));
+        let are_leaves = text.ends_with("parameters()");
+        let graph = Graph::unknown().clone_if(are_leaves);
+        let one = Value { weights: weights.weights.clone(), ..Value::tensor(graph) };
+        let one = one.with_device(weights.device).with_flags(flags);
+        if text.ends_with(".items()") || text.ends_with("named_parameters()") {
             return Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), one].into()));
         }
         one

@@ -3,9 +3,27 @@
 use ruff_python_ast::Expr;
 
 use super::Walker;
+use super::definitions::dotted;
 use crate::facts::{Flags, Graph, Kind, Value};
 
 impl<'a> Walker<'a> {
+    /// `outputs["loss"] = loss`
+    pub(super) fn set_item(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, value: &Value) {
+        let Some(name) = dotted(&subscript.value, self.text) else { return };
+        let Some(binding) = self.frame.env.get(name).filter(|binding| binding.value.named.is_some()) else {
+            return;
+        };
+        let mut binding = binding.clone();
+        match &*subscript.slice {
+            Expr::StringLiteral(key) => {
+                let key = self.names.intern(key.value.to_str());
+                binding.value.named = binding.value.named.and_then(|named| named.with(&key, value));
+            }
+            _ => binding.value.named = None,
+        }
+        self.frame.env.set(name, binding);
+    }
+
     pub(super) fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {
         let owner = self.eval(&node.value);
         self.eval(&node.slice);
@@ -18,6 +36,11 @@ impl<'a> Walker<'a> {
         }
         if are_indices(node) {
             return Value::tensor(Graph::none()).with_device(owner.device);
+        }
+        if let Expr::StringLiteral(key) = &*node.slice
+            && let Some(item) = owner.named.as_ref().and_then(|named| named.get(key.value.to_str()))
+        {
+            return item.clone();
         }
         match &owner.kind {
             Kind::Tuple(parts) => super::statement::literal(&node.slice)

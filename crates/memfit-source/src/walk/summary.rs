@@ -113,6 +113,10 @@ impl<'a> Walker<'a> {
             writes,
             made,
             is_method: function.class.is_some(),
+            named_rest: self.definitions.functions[id.index()].node.and_then(|node| {
+                let rest = node.parameters.kwarg.as_ref()?.name.id.as_str();
+                function.parameters.iter().position(|parameter| parameter == rest)
+            }),
             grad_off: function.grad == Grad::Off,
             ops,
             returns,
@@ -133,7 +137,10 @@ impl<'a> Walker<'a> {
         for (_, value) in writes {
             value.graph_ids(&mut ids);
         }
-        if frame.parameters.len() > self.facts.function(frame.function).parameters.len() || !writes.is_empty()
+        let differentiates = frame.ops.iter().any(|op| op.kind.differentiates());
+        if frame.parameters.len() > self.facts.function(frame.function).parameters.len()
+            || !writes.is_empty()
+            || differentiates
         {
             for op in frame.ops.iter().take(MAX_CALL_OPS) {
                 ids.extend_from_slice(&op.graph.ids);

@@ -1,6 +1,6 @@
 //! Identity of models: by the call that creates them, or else by name.
 
-use ruff_python_ast::ExprCall;
+use ruff_python_ast::{Expr, ExprCall};
 use rustc_hash::FxHashMap;
 
 use super::Walker;
@@ -47,6 +47,20 @@ pub(super) const LAYERS: &[&str] = &[
     "Bilinear",
     "MultiheadAttention",
     "Parameter(",
+];
+
+/// Methods of models: what they are called on and that is called itself is a model.
+const MODEL_METHODS: &[&str] = &[
+    ".parameters()",
+    ".named_parameters()",
+    ".eval()",
+    ".train()",
+    ".state_dict()",
+    ".load_state_dict(",
+    ".requires_grad_(",
+    ".cuda()",
+    ".cuda().eval()",
+    ".to(",
 ];
 
 /// Maximum length of a name that identifies a model.
@@ -233,9 +247,9 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Returns `true` for the call of a name whose `parameters()` the text lists, or whose mode it switches.
-    pub(super) fn is_used_as_model(&mut self, call: &Call) -> bool {
-        let name = self.slice(call.callee);
+    /// Returns `true` for a name whose `parameters()` the text lists, whose mode it switches, or that it does
+    /// other things with that are done with models only.
+    pub(super) fn is_used_as_model(&mut self, name: &'a str) -> bool {
         let plain = name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
         if !plain || name.is_empty() || name.len() > MAX_NAME {
             return false;
@@ -244,7 +258,7 @@ impl<'a> Walker<'a> {
             return *known;
         }
         let text = self.text;
-        let found = [".parameters()", ".named_parameters()", ".eval()", ".train()"].iter().any(|end| {
+        let found = MODEL_METHODS.iter().any(|end| {
             let wanted = format!("{name}{end}");
             text.match_indices(&wanted).any(|(at, _)| {
                 let before = text[..at].chars().next_back();
@@ -272,6 +286,20 @@ impl<'a> Walker<'a> {
         self.attribute(name, &found);
     }
 
+    /// Name of the model of `model.cuda().eval()`.
+    pub(super) fn moved_name(&self, node: &'a ExprCall) -> Option<&'a str> {
+        let Expr::Attribute(attribute) = &*node.func else { return None };
+        let mut owner = &*attribute.value;
+        while let Expr::Call(call) = owner {
+            let Expr::Attribute(way) = &*call.func else { return None };
+            if !["to", "cuda", "cpu", "half", "float", "bfloat16"].contains(&way.attr.id.as_str()) {
+                return None;
+            }
+            owner = &way.value;
+        }
+        super::definitions::dotted(owner, self.text)
+    }
+
     /// `x.train()` and `x.eval()` show that `x` is a model, unless another object has such a method.
     pub(super) fn switch_mode(
         &mut self,
@@ -281,7 +309,7 @@ impl<'a> Walker<'a> {
         name: &str,
         inputs: &Graph,
     ) -> Value {
-        let text = self.slice(receiver.span);
+        let text = self.moved_name(node).unwrap_or_else(|| self.slice(receiver.span));
         let plain = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
         let is_sent_alone = call.arguments.is_empty() && plain && text != "self";
         if !is_sent_alone {
@@ -295,6 +323,7 @@ impl<'a> Walker<'a> {
         let known = self.frame.env.get(text).cloned();
         let known = known.unwrap_or(Binding { value: Value::default(), looped, outer: looped, how });
         self.frame.env.set(text, Binding { value: value.clone(), ..known });
+        self.attribute(text, &value);
         let weights = self.weights_of(text, &value);
         self.op(if name == "eval" { OpKind::EvalMode } else { OpKind::TrainMode }, call.span, text, weights);
         value
