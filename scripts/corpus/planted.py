@@ -1,8 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third] [--memfit COMMAND]
-        [--cache FOLDER] [--write measurements/check-planted[-second|-third].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third] --verify
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth]
+        [--memfit COMMAND] [--cache FOLDER]
+        [--write measurements/check-planted[-second|-third|-fourth].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -95,6 +96,19 @@ SETS = {
         "This set was planted blind, after the rules had been mended on the [first](check-planted.md) and the "
         "[second set](check-planted-second.md): its first reading says how the mended rules do on code that they "
         "have not seen.",
+    ),
+    # Planted after the rules were mended on the third set, by someone who knew of the rules only the names that
+    # planted-kinds.toml has.
+    "fourth": PlantedSet(
+        "fourth",
+        HERE / "planted-fourth.jsonl",
+        HERE / "planted-fourth-labels.toml",
+        HERE / "planted-fourth-readings.toml",
+        {"fourth": "bugs of the fourth set"},
+        "`memfit check` on a fourth set of planted bugs",
+        "This set was planted blind, after the rules had been mended on the [first](check-planted.md), the "
+        "[second](check-planted-second.md) and the [third set](check-planted-third.md): its first reading says how "
+        "the mended rules do on code that they have not seen.",
     ),
 }
 
