@@ -147,6 +147,17 @@ SCRIPTS = {
         model.train()
         save(model, "x.pt")
         """,
+    "losses, which are modules without parameters": """
+        criterion = nn.MSELoss()
+        for step, x in enumerate(loader):
+            train(x)
+            if step > 100:
+                loss = criterion(x, x) * 0.5
+            else:
+                loss = criterion(x, x)
+            done(step)
+        criterion(x, x)
+        """,
     "wrappers of what is not written in Python": """
         count = functools.wraps(len)(lambda things: len(things))
         for step, x in enumerate(loader):
@@ -223,7 +234,7 @@ def find(
     seen.arm(torch)
     compiling = torch.compiler.is_compiling
     hook = nn.modules.module.register_module_forward_pre_hook(
-        lambda *_: None if compiling() else seen.record()
+        lambda module, _: None if compiling() or next(module.parameters(), None) is None else seen.record()
     )
     session = SimpleNamespace(torch=torch, calls_seen=seen)
     yield lambda: probe("not_run").find(session)

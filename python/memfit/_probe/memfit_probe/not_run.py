@@ -189,6 +189,9 @@ class _Scope:
         owner, rest = self.value(call.func)
         torch = self.torch
         if isinstance(owner, torch.nn.Module):
+            # A module without parameters, such as a loss, begins no forward pass of a model.
+            if next(owner.parameters(), None) is None:
+                return False
             return not rest or (len(rest) == 1 and rest[0] in SEEN_METHODS)
         if isinstance(owner, torch.optim.Optimizer):
             return rest == ["add_param_group"]
