@@ -1,7 +1,7 @@
 //! # backward-on-no-grad-loss
 //!
 //! ## What it does
-//! Finds `backward()` on a loss that was computed while gradients were off.
+//! Finds `backward()` on a loss that was computed while gradients were off, or of detached values.
 //!
 //! ## Why
 //! Such a loss has no graph, so `backward()` raises `RuntimeError: element 0 of tensors does not require

@@ -1,7 +1,8 @@
 //! # deepcopy-model-on-device
 //!
 //! ## What it does
-//! Finds models that are copied while they are on the GPU, and lists of such copies.
+//! Finds models and their weights that are copied while they are on the GPU, in a loop or in an object that a
+//! loop calls, and lists of such copies.
 //!
 //! ## Why
 //! `copy.deepcopy` of a model on the GPU allocates all of its parameters and buffers there a second time.

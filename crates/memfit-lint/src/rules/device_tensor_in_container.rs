@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds tensors on the GPU that are collected, detached or after their backward pass: by a loop, by the
-//! steps of a Lightning module, or by an evaluating Hugging Face trainer.
+//! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating Hugging
+//! Face trainer.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration

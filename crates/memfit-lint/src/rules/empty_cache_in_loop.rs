@@ -1,7 +1,8 @@
 //! # empty-cache-in-loop
 //!
 //! ## What it does
-//! Finds `torch.cuda.empty_cache()` in every iteration of a loop over batches.
+//! Finds `torch.cuda.empty_cache()` in every iteration of a loop over batches, in a training step that is a
+//! method, and in a helper that a training loop calls.
 //!
 //! ## Why
 //! It returns cached blocks to the driver, and the next iteration allocates them again: `cudaFree`,

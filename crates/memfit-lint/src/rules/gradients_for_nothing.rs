@@ -7,7 +7,8 @@
 //! teacher is any model that a training step calls on inputs without a graph, that is only evaluated, loaded,
 //! or overwritten with the weights of another model, that no optimizer holds, and whose parameters nothing
 //! freezes; its name plays no part. Models and optimizers may come from functions of other modules, and the
-//! passes and losses of a step may be in methods.
+//! passes and losses of a step may be in methods. A function that gets its models from another file is told
+//! there which of them an optimizer holds.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its

@@ -3,7 +3,8 @@
 //! ## What it does
 //! Finds outputs and losses that a loop stores in a container while their graph is alive: in lists and
 //! dictionaries, in tensors that grow by concatenation, in replay buffers. Attributes that other methods of
-//! the object compute count as well.
+//! the object compute count as well, and so do values that a module keeps in each forward pass. The class of
+//! a replay buffer may be in another file.
 //!
 //! ## Why
 //! A tensor keeps its graph alive, and the graph keeps the activations of its forward pass. Without a

@@ -1,7 +1,7 @@
 //! # hook-stores-activation
 //!
 //! ## What it does
-//! Finds forward hooks that store the output without detaching it.
+//! Finds forward hooks, functions and methods, that store the output without detaching it.
 //!
 //! ## Why
 //! The stored output keeps its graph, and thereby the activations of the whole forward pass before it, until

@@ -1,7 +1,9 @@
 //! # missing-zero-grad
 //!
 //! ## What it does
-//! Finds training loops that never clear the gradients.
+//! Finds training loops that never clear the gradients, and training steps in functions and methods whose
+//! optimizer nothing in the file clears, while it may clear others. A function that gets its optimizer from
+//! another file is judged by what that file clears.
 //!
 //! ## Why
 //! `backward()` accumulates into the existing gradients. Measured: after the same batch twice they are 2

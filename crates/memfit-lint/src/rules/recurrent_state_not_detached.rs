@@ -4,7 +4,7 @@
 //! Finds backward passes through a graph that an earlier iteration has freed, for example when the hidden
 //! state of a recurrent network is carried from batch to batch, in a variable, an attribute, or the model
 //! itself. A state that is set anew on one path only, such as the end of an episode, is carried on the
-//! others.
+//! others. With `retain_graph=True`, the pass raises no error, and goes through all iterations before.
 //!
 //! ## Why
 //! The second `backward()` reaches the first batch's graph, which was freed, and raises `RuntimeError: Trying

@@ -1,7 +1,8 @@
 //! # retain-graph-in-loop
 //!
 //! ## What it does
-//! Finds `backward(retain_graph=True)` in a loop without a second pass through the graph.
+//! Finds `backward(retain_graph=True)` in a loop without a second pass through the graph, and as the last
+//! pass of a training step that is a function or method.
 //!
 //! ## Why
 //! The graph stays alive until the name that holds it is bound again, after the next forward pass: the

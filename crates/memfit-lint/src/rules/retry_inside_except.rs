@@ -2,7 +2,7 @@
 //!
 //! ## What it does
 //! Finds retries inside the `except` clause that caught the out-of-memory error, and loops that keep the
-//! exception while they retry.
+//! exception while they retry. A training step may keep it in an attribute.
 //!
 //! ## Why
 //! During the `except` clause, the exception holds its traceback, which holds the frames, which hold the

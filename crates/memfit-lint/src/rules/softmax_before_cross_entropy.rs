@@ -2,8 +2,9 @@
 //!
 //! ## What it does
 //! Finds probabilities that are passed to a loss that takes logits, also where a model's head computes them,
-//! and where a function or method of the project gives its argument to such a loss. A second log-softmax has
-//! no effect, and is left alone.
+//! and where a function or method of the project gives its argument to such a loss. The callers of a function
+//! in other files tell which model and which loss it gets. A second log-softmax has no effect, and is left
+//! alone.
 //!
 //! ## Why
 //! `cross_entropy` applies `log_softmax` itself, so that probabilities are normalised twice. Measured: the

@@ -4,7 +4,8 @@
 //! Finds running sums, means and lists of losses that remain tensors with a graph: in variables, in meters of
 //! the project or of timm, in containers that a function gets from the loop that calls it, and in tensors
 //! that grow by concatenation, in attributes to which each step adds, in dictionaries, and by functions that
-//! average. Values that are computed from a loss count as well.
+//! average. Meters may be held by a logger, and get the loss by a keyword. Values that are computed from a
+//! loss count as well.
 //!
 //! ## Why
 //! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. The sum keeps a chain of

@@ -2,8 +2,8 @@
 //!
 //! ## What it does
 //! Finds gradient accumulation that does not divide the loss by the length of the window, or divides it by
-//! another number, such as the size of a batch, over iterations or in a loop over micro-batches. Fabric does
-//! not divide it; Accelerate does.
+//! another number, such as the size of a batch, over iterations or in a loop over micro-batches or the parts
+//! of a batch. Fabric does not divide it; Accelerate does.
 //!
 //! ## Why
 //! The mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division

@@ -2,6 +2,7 @@
 //!
 //! ## What it does
 //! Finds evaluation in a single batch of the whole data set, by a loop or by a function that gets the loader.
+//! A loader for validation or tests that a function hands on beside one with batches counts as well.
 //!
 //! ## Why
 //! The batch and its activations are as large as the data set, so that the memory for an evaluation grows
