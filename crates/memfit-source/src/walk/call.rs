@@ -483,7 +483,7 @@ impl<'a> Walker<'a> {
                 for named in call.arguments.iter().filter(|argument| argument.name.is_some()) {
                     made.add_item(&named.value);
                     made.graph = made.graph.union(&named.value.graph);
-                    made.flags = made.flags.union(scalar_with_graph(&named.value));
+                    made.flags = made.flags.union(super::model_call::scalar_with_graph(&named.value));
                 }
                 match (path, first) {
                     ("collections.defaultdict", Some(class)) => {
@@ -596,9 +596,4 @@ impl<'a> Walker<'a> {
             }
         }
     }
-}
-
-/// [`Flags::SCALAR`] for a loss: a container of losses has the flag as well.
-pub(super) fn scalar_with_graph(value: &Value) -> Flags {
-    if value.is(Flags::SCALAR) && !value.graph.is_none() { Flags::SCALAR } else { Flags::NONE }
 }

@@ -105,7 +105,7 @@ impl<'a> Walker<'a> {
                     dict.add_item(&value);
                     graph = graph.union(&value.graph);
                     flags = flags.union(value.flags.intersection(Flags::OUTPUT));
-                    flags = flags.union(super::call::scalar_with_graph(&value));
+                    flags = flags.union(super::model_call::scalar_with_graph(&value));
                     weights = weights.union(&value.weights);
                     let is_group = key.is_some_and(|key| key.text() == Some("params"));
                     if is_group && !value.weights.is_known() {

@@ -149,8 +149,8 @@ impl<'a> Walker<'a> {
                 .with_device(device)
                 .with_flags(flags.union(Flags::NO_GRAD_BUILT));
         }
-        // A loss of inputs that were cut from their graphs has none. One of the project may have parameters, or
-        // models.
+        // A loss of inputs that were cut from their graphs has none. One of the project may have parameters,
+        // or models.
         let is_cut = |flag: Flags| call.arguments.iter().any(|argument| argument.value.is(flag));
         let is_plain = call.path.is_some()
             || matches!(call.target.kind, Kind::Criterion { .. })
@@ -221,4 +221,9 @@ impl<'a> Walker<'a> {
         };
         summary.logits.iter().filter_map(place).collect()
     }
+}
+
+/// [`Flags::SCALAR`] for a loss: a container of losses has the flag as well.
+pub(super) fn scalar_with_graph(value: &Value) -> Flags {
+    if value.is(Flags::SCALAR) && !value.graph.is_none() { Flags::SCALAR } else { Flags::NONE }
 }
