@@ -17,14 +17,13 @@ impl Context<'_> {
     pub(crate) fn may_be_without_grad(&self, id: FunctionId) -> bool {
         let function = self.facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
+        if name.is_empty() || self.facts.called_without_grad.iter().any(|known| known == name) {
+            return !name.is_empty();
+        }
         // A call of this file with gradients on is one, whatever a function of the same name elsewhere is.
         let is_on =
-            self.facts.calls.iter().any(|call| {
-                call.function == Some(id) && call.site.grad == Grad::On && call.site.function != id
-            });
-        let is_off = self.facts.called_without_grad.iter().any(|known| known == name);
-        let elsewhere = !is_on && self.project.called_without_grad.contains(name);
-        !name.is_empty() && (is_off || elsewhere)
+            |call: &Call| call.function == Some(id) && call.site.grad == Grad::On && call.site.function != id;
+        self.project.called_without_grad.contains(name) && !self.facts.calls.iter().any(is_on)
     }
 }
 
