@@ -97,8 +97,8 @@ SETS = {
         "[second set](check-planted-second.md): its first reading says how the mended rules do on code that they "
         "have not seen.",
     ),
-    # Planted after the rules were mended on the third set, by someone who knew of the rules only the names that
-    # planted-kinds.toml has.
+    # Planted after the rules were mended on the third set, by someone who knew of the rules only the names
+    # that planted-kinds.toml has.
     "fourth": PlantedSet(
         "fourth",
         HERE / "planted-fourth.jsonl",
