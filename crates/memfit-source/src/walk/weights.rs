@@ -59,7 +59,6 @@ const MODEL_METHODS: &[&str] = &[
     ".load_state_dict(",
     ".requires_grad_(",
     ".cuda()",
-    ".cuda().eval()",
     ".to(",
 ];
 
@@ -258,12 +257,11 @@ impl<'a> Walker<'a> {
             return *known;
         }
         let text = self.text;
-        let found = MODEL_METHODS.iter().any(|end| {
-            let wanted = format!("{name}{end}");
-            text.match_indices(&wanted).any(|(at, _)| {
-                let before = text[..at].chars().next_back();
-                !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '.')
-            })
+        let found = text.match_indices(name).any(|(at, _)| {
+            let used = text[at + name.len()..].starts_with('.')
+                && MODEL_METHODS.iter().any(|method| text[at + name.len()..].starts_with(method));
+            let before = || text[..at].chars().next_back();
+            used && !before().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '.')
         });
         self.used_as_models.insert(name, found);
         found
