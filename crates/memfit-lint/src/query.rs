@@ -204,8 +204,8 @@ fn is_constructor(facts: &Facts, id: FunctionId) -> bool {
     let makes = |call: &&Call| {
         call.site.function == id && call.site.looped.is_none() && matches!(call.result.kind, Kind::Optimizer)
     };
-    let trains = facts.ops.iter().any(|op| op.site.function == id && op.kind.updates());
-    facts.function(id).name.ends_with("__init__") || !trains && facts.calls.iter().any(|call| makes(&call))
+    let trains = || facts.ops.iter().any(|op| op.site.function == id && op.kind.updates());
+    facts.function(id).name.ends_with("__init__") || facts.calls.iter().any(|call| makes(&call)) && !trains()
 }
 
 /// Returns `true` if a method other than `__init__` clears or rebinds a container of its object.

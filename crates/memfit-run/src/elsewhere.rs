@@ -10,7 +10,6 @@ use memfit_devices::{Device, Interval};
 use memfit_recording::{Recording, Track};
 
 use crate::facts::{OomFacts, RankFacts};
-use crate::not_run::FurtherRuns;
 use crate::{Card, Outcome, Request, recording};
 
 /// Tolerance of the auxiliary clocks: the auxiliary clock for the run's own GPU may differ from its real
@@ -152,14 +151,7 @@ impl Outcome {
             }
             facts.overhead = facts.overhead.map(|own| device.overhead(own.asked_for));
         }
-        Self {
-            facts,
-            lower: None,
-            numbers: self.numbers,
-            further: FurtherRuns::default(),
-            diagnosis: None,
-            recording: None,
-        }
+        Self { numbers: self.numbers, ..Self::new(facts) }
     }
 
     /// Copies another run's finding about numbers that only a GPU can compute.

@@ -127,6 +127,18 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The outcome of a single run, without further runs.
+    fn new(facts: Facts) -> Self {
+        Self {
+            facts,
+            lower: None,
+            numbers: Numbers::Untried,
+            further: FurtherRuns::default(),
+            diagnosis: None,
+            recording: None,
+        }
+    }
+
     /// Returns `true` if the verdict `fits` holds only if numbers that only a GPU can compute have no effect,
     /// and this was not tested.
     pub fn depends_on_values(&self, request: &Request) -> bool {
@@ -144,14 +156,7 @@ pub fn perform_once(request: &Request, home: &Home, console: &dyn Console) -> Re
     };
     let runner = Runner { command: &command, torch: torch.as_ref(), local: None, home, console };
     let facts = runner.first(request, ValuePolicy::UPPER)?.facts;
-    Ok(Outcome {
-        facts,
-        lower: None,
-        numbers: Numbers::Untried,
-        further: FurtherRuns::default(),
-        diagnosis: None,
-        recording: None,
-    })
+    Ok(Outcome::new(facts))
 }
 
 /// Performs the requested run and, if memory runs out, runs that try remedies.

@@ -11,7 +11,6 @@ use crate::console::Silent;
 use crate::environment::{self, Command};
 use crate::forks::Server;
 use crate::launcher::{self, Launched};
-use crate::not_run::FurtherRuns;
 use crate::numbers::Numbers;
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
@@ -213,15 +212,7 @@ impl<'a> Rehearsal<'a> {
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(command, self.torch.as_ref(), &stage, watched, &tracks, wall);
-        let outcome = Outcome {
-            facts,
-            lower: None,
-            numbers: Numbers::Untried,
-            further: FurtherRuns::default(),
-            diagnosis: None,
-            recording: None,
-        };
-        Ok((outcome, tracks))
+        Ok((Outcome::new(facts), tracks))
     }
 
     /// Number of processes that the single running process represents.

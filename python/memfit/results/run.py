@@ -130,7 +130,9 @@ class Coverage:
     epoch_end: bool
     """True if an epoch ended."""
     growth_per_step: int | None = None
-    """Growth of the allocated bytes per step after warm-up; absent if too few steps ran."""
+    """Growth of the allocated bytes per step after warm-up; absent if too few steps ran, or if their memory
+    differs too much.
+    """
     not_run: tuple[NotRun, ...] = ()
     """Statements that use the GPU and did not run before the run was ended."""
 

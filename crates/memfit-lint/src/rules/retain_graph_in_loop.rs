@@ -29,7 +29,7 @@
 //! ## References
 //! - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
 
-use memfit_source::{Backward, Facts, FunctionId, LoopId, Op, OpKind, StoreKind};
+use memfit_source::{Backward, Facts, FunctionId, LoopId, Op, OpKind, Span, StoreKind};
 
 use crate::query::{backwards, is_step};
 use crate::rule::{Context, Findings, Fix, Fixes, Rule, Severity};
@@ -92,11 +92,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !forward {
             continue;
         }
-        let call = facts.calls.iter().find(|call| call.span == op.span);
-        let fix = call
-            .filter(|call| call.arguments.iter().any(|argument| argument.span == retain))
-            .map(|call| facts.remove_argument(call, retain))
-            .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
+        let fix = without_retaining(facts, op, retain);
         // What a function builds is gone when it returns, before the next iteration.
         let (message, effect) = if op.via.is_some() {
             (
@@ -186,11 +182,7 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         if later || differentiated_later || carries || given || backward.carried {
             continue;
         }
-        let call = facts.calls.iter().find(|call| call.span == own.span);
-        let fix = call
-            .filter(|call| call.arguments.iter().any(|argument| argument.span == retain))
-            .map(|call| facts.remove_argument(call, retain))
-            .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
+        let fix = without_retaining(facts, own, retain);
         findings
             .report(retain, "the graph is kept after the backward pass, but never used again")
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
@@ -212,4 +204,13 @@ fn are_exclusive(facts: &Facts, one: &Op, other: &Op) -> bool {
             a.test == b.test && a.negated != b.negated
         })
     })
+}
+
+/// Fix that removes the argument by which a backward pass keeps its graph.
+fn without_retaining(facts: &Facts, pass: &Op, retain: Span) -> Option<Fix> {
+    let call = facts.calls.iter().find(|call| call.span == pass.span)?;
+    let given = call.arguments.iter().any(|argument| argument.span == retain);
+    given
+        .then(|| facts.remove_argument(call, retain))
+        .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]))
 }

@@ -148,7 +148,8 @@ pub struct Coverage {
     pub largest_batch: bool,
     /// `true` if an epoch ended.
     pub epoch_end: bool,
-    /// Growth of the allocated bytes per step after warm-up; absent if too few steps ran.
+    /// Growth of the allocated bytes per step after warm-up; absent if too few steps ran, or if their memory
+    /// differs too much.
     pub growth_per_step: Option<i64>,
     /// Statements that use the GPU and did not run before the run was ended.
     #[serde(default)]
