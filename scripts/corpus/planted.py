@@ -60,6 +60,8 @@ class PlantedSet:
     # The heading of the page, and what it says first about the set.
     heading: str
     about: str
+    # What the planter knew of the linter.
+    blindness: str = "before their planter had seen a rule of the linter"
 
 
 SETS = {
@@ -97,8 +99,7 @@ SETS = {
         "[second set](check-planted-second.md): its first reading says how the mended rules do on code that they "
         "have not seen.",
     ),
-    # Planted after the rules were mended on the third set, by someone who knew of the rules only the names
-    # that planted-kinds.toml has.
+    # Planted after the rules were mended on the third set.
     "fourth": PlantedSet(
         "fourth",
         HERE / "planted-fourth.jsonl",
@@ -109,6 +110,7 @@ SETS = {
         "This set was planted blind, after the rules had been mended on the [first](check-planted.md), the "
         "[second](check-planted-second.md) and the [third set](check-planted-third.md): its first reading says how "
         "the mended rules do on code that they have not seen.",
+        "by someone who knew of the rules only the names in planted-kinds.toml",
     ),
 }
 
@@ -323,8 +325,8 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         f"Made by `python scripts/corpus/planted.py --mirror FOLDER --set {chosen.name} --write FILE`: "
         f"{len(bugs)} bugs of {len({bug.kind for bug in bugs})} kinds, each in a copy of its own of one of "
         f"{len(scripts)} scripts from {len({bug.repository for bug in bugs})} repositories of papers, courses, "
-        "competitions, tutorials and trainers, pinned by commit. They were chosen and planted before their planter had "
-        f"seen a rule of the linter ([{chosen.bugs.name}](../scripts/corpus/{chosen.bugs.name}) has the edits). A bug counts as "
+        "competitions, tutorials and trainers, pinned by commit. They were chosen and planted "
+        f"{chosen.blindness} ([{chosen.bugs.name}](../scripts/corpus/{chosen.bugs.name}) has the edits). A bug counts as "
         f"found where a rule that stands for its kind is reported within {NEAR} lines of it.",
         "",
     ]

@@ -54,10 +54,6 @@ def test_the_sets_share_no_repository():
 @pytest.mark.parametrize("chosen", planted.SETS.values(), ids=lambda chosen: chosen.name)
 def test_readings_are_of_planted_bugs(chosen):
     keys = {bug.key: bug for bug in planted.read_bugs(chosen)}
-    assert len(keys) > 50
-    if not chosen.readings.exists():
-        # The fourth set waits for its first reading.
-        return
     readings = tomllib.loads(chosen.readings.read_text())
     assert set(readings["first"]) <= set(keys)
     assert all(keys[key].is_unread for key in readings.get("last", ()))
