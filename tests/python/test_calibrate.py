@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from runs import MIB, Run, invoke, memfit
+from tiers import rarely
 
 
 @functools.cache
@@ -35,7 +36,7 @@ def near(found: float, wanted: float, tolerance: float) -> bool:
     return abs(found / wanted - 1) <= tolerance
 
 
-@pytest.mark.parametrize("gpu", ["t4", "a100-80gb:2"])
+@pytest.mark.parametrize("gpu", ["t4", rarely("a100-80gb:2")])
 def test_a_virtual_card_is_found_as_it_is_in_the_catalogue(gpu: str) -> None:
     calibration = rehearsed(gpu)
     name, _, count = gpu.partition(":")

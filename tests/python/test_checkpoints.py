@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from runs import invoke
+from tiers import exhaustive
 
 MODEL = """
 import glob, io, json, os, pathlib, shutil, subprocess, sys, torch
@@ -197,6 +198,7 @@ def test_the_trainer_of_transformers_prunes_and_resumes(tmp_path):
     assert not list(tmp_path.rglob("*.pt"))
 
 
+@exhaustive
 def test_lightnings_checkpoints_keep_the_best(tmp_path):
     pytest.importorskip("lightning")
     completed(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from runs import hold_to_shapes, memfit
+from tiers import rarely
 
 pytest.importorskip("torch")
 
@@ -79,7 +80,7 @@ def peaks(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(row["peak"]["allocated"], row["peak"]["reserved"]) for row in rows]
 
 
-@pytest.mark.parametrize("options", ["", "num_workers=2, pin_memory=True"])
+@pytest.mark.parametrize("options", [rarely(""), "num_workers=2, pin_memory=True"])
 def test_batches_are_loaded_once_and_every_run_is_as_it_was(tmp_path: Path, options: str) -> None:
     rows, loaded = swept(tmp_path, SCRIPT.format(options=options, extra=""))
     assert {row["evidence"] for row in rows} == {"run"}

@@ -16,6 +16,7 @@ from memfit import _levers
 from memfit._levers import CannotApply, Target
 from memfit._levers.activation_budget import _draws
 from runs import ROOT, invoke
+from tiers import exhaustive
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
@@ -264,6 +265,7 @@ def test_a_share_makes_activations_smaller(tmp_path: Path) -> None:
     assert all_kept - little_kept > 4 * 8192 * 1024 * 4
 
 
+@exhaustive
 def test_graphs_with_dropout_keep_what_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A cached graph ignores the setting.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))

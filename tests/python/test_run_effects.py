@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from runs import MIB, completed, parameter_bytes
+from tiers import exhaustive
 
 RESNET = "resnet.py --arch resnet50 --batch-size 32 --image-size 160"
 VIT = "vit.py --layers 6 --batch-size 1 --image-size 64"
@@ -42,6 +43,7 @@ def test_adam_keeps_two_tensors_for_each_parameter():
     assert categories["optimizer"] == pytest.approx(2 * weights, rel=0.001)
 
 
+@exhaustive
 def test_foreach_needs_temporaries_that_fused_does_not():
     foreach = completed(f"{VIT} --keep-gradients --optimizer foreach")
     fused = completed(f"{VIT} --keep-gradients --optimizer fused")
@@ -56,6 +58,7 @@ def test_foreach_needs_temporaries_that_fused_does_not():
     assert foreach.report["at_peak"]["phase"] == "optimizer"
 
 
+@exhaustive
 def test_eager_attention_keeps_its_scores():
     sizes = "--layers 4 --sequence 512 --batch-size 4"
     eager, sdpa = activations(f"gpt2.py {sizes} --attention eager"), activations(f"gpt2.py {sizes}")
@@ -81,6 +84,7 @@ def test_checkpointing_of_transformers_trades_activations_for_time():
     assert activations(f"{sizes} --gradient-checkpointing") < 0.75 * activations(sizes)
 
 
+@exhaustive
 def test_accumulation_costs_what_one_micro_batch_costs():
     sizes = "accumulate.py --batch-size 32"
     alone, two, eight = (completed(f"{sizes} --accumulate {n}") for n in (1, 2, 8))

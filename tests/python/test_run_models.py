@@ -41,6 +41,10 @@ SCRIPTS = {
         besides=[
             "resnet with cudnn.benchmark",
             "bert eager",
+            "resnet bf16",
+            "resnet channels_last",
+            "t5",
+            "vit fused",
             "gpt-2 eager",
             "packed gru",
             "vit foreach",

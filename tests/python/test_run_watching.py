@@ -6,6 +6,7 @@ import sys
 
 from runs import MIB, ROOT, run
 from support import on_device
+from tiers import exhaustive
 
 SAYS = "says_its_peak.py --steps 3"
 UNWATCHED = f"{ROOT}/benches/unwatched.py {sys.executable}"
@@ -32,6 +33,7 @@ def test_the_peaks_are_the_same_unwatched():
     assert printed_peaks(unwatched) == printed_peaks(watched)
 
 
+@exhaustive
 def test_a_compiled_model_is_compiled_as_often_as_unwatched():
     compiled = (
         "checkpointed.py --layers 2 --width 64 --heads 2 --sequence 64 --vocabulary 128 --compile --graphs"

@@ -242,20 +242,46 @@ def test_a_sample_that_does_not_fit_names_what_holds_the_memory_and_what_would_f
     assert (found["same"], found["left"], found["steps"]) == (True, 0, 1)
 
 
+# The memory of a training with each of `LEVERS`.
+PEAKS = """
+large, small = torch.randint(0, 8000, (16, 512)), torch.randint(0, 8000, (1, 64))
+peaks = {}
+for name, levers in LEVERS.items():
+    model, step = begin(levers=levers, micro_batch=16)
+    start = torch.cuda.memory_allocated()
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        step(small if name.startswith("small") else large)
+    live = torch.cuda.memory_allocated()
+    asked = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    peaks[name] = dict(peak=torch.cuda.max_memory_allocated(), live=live, asked=asked, start=start)
+    step.close()
+    del model, step
+    memfit.release()
+    peaks[name]["left"] = torch.cuda.memory_allocated()
+answer(**peaks)
+"""
+# Logits of `PEAKS`, without the last place of each sequence.
+LOGITS = 16 * 511 * 8000 * 4
+
+
+def memory_with(
+    levers: dict[str, dict[str, Any]], folder: Path, before: str = ""
+) -> dict[str, dict[str, int]]:
+    """The memory with each of these levers and with none, after which nothing may be left."""
+    levers = {"plain": {}, **levers}
+    found = on_device(f"{before}\n{RAGGED}LEVERS = {levers}\n{PEAKS}", folder, "a100-80gb").said
+    left = {name: run["left"] for name, run in found.items()}
+    assert set(left.values()) == {left["plain"]}, left
+    return found
+
+
 def test_levers_on_a_virtual_gpu_take_the_promised_memory(tmp_path: Path) -> None:
-    found = on_device(
-        RAGGED
-        + textwrap.dedent("""
-        large, small = torch.randint(0, 8000, (16, 512)), torch.randint(0, 8000, (1, 64))
-        peaks = {}
-        for name, levers in {
-            "plain": {},
+    found = memory_with(
+        {
             "checkpointing": {"checkpointing": "blocks"},
             "offload": {"activation-offload": "blocks"},
             "both": {"checkpointing": "blocks", "activation-offload": "blocks"},
-            "compiled offload": {
-                "compile": {"backend": "aot_eager", "modules": "blocks"}, "activation-offload": "blocks"
-            },
             "chunked": {"chunked-loss": 512},
             "sdpa": {"sdpa": True},
             "8-bit": {"8-bit-optimizer": True},
@@ -266,27 +292,9 @@ def test_levers_on_a_virtual_gpu_take_the_promised_memory(tmp_path: Path) -> Non
             "small in backward": {"optimizer-in-backward": True},
             "lora": {"lora": 8},
             "quantized": {"lora": 8, "quantized-base": "4-bit"},
-            "compiled": {"compile": {"backend": "eager"}, "checkpointing": "blocks", "chunked-loss": 512},
-        }.items():
-            model, step = begin(levers=levers, micro_batch=16)
-            start = torch.cuda.memory_allocated()
-            for _ in range(2):
-                torch.cuda.reset_peak_memory_stats()
-                step(small if name.startswith("small") else large)
-            live = torch.cuda.memory_allocated()
-            asked = torch.cuda.memory_stats()["requested_bytes.all.current"]
-            peaks[name] = dict(peak=torch.cuda.max_memory_allocated(), live=live, asked=asked, start=start)
-            step.close()
-            after = torch.cuda.memory_allocated()
-            peaks[name]["closed"] = after
-            del model, step
-            memfit.release()
-            peaks[name]["left"] = torch.cuda.memory_allocated()
-        answer(**peaks)
-        """),
+        },
         tmp_path,
-        "a100-80gb",
-    ).said
+    )
     plain = found["plain"]
     parameters = plain["start"]
 
@@ -296,7 +304,6 @@ def test_levers_on_a_virtual_gpu_take_the_promised_memory(tmp_path: Path) -> Non
     assert saves("checkpointing") > 0.4 * plain["peak"]
     assert saves("offload") > 0.4 * plain["peak"]
     assert saves("both") > saves("checkpointing")
-    assert saves("compiled offload") > 0.4 * plain["peak"]
     # Only the log-sum-exp of each attention row is saved.
     assert saves("sdpa") > 6 * 16 * 8 * 512 * (512 - 2) * 4
     # Two moments of four bytes: eight of them become two and a little, four, none.
@@ -313,11 +320,34 @@ def test_levers_on_a_virtual_gpu_take_the_promised_memory(tmp_path: Path) -> Non
     assert found["quantized"]["start"] < found["lora"]["start"] - 0.5 * parameters
     # Logits, their copy without the last place, and their softmax; what the backward of a block needs stands
     # in their place.
-    logits = 16 * 511 * 8000 * 4
-    assert saves("chunked") > 1.8 * logits
-    assert saves("compiled") > saves("checkpointing") + 0.5 * logits
-    left = {name: run["left"] for name, run in found.items()}
-    assert set(left.values()) == {left["plain"]}, left
+    assert saves("chunked") > 1.8 * LOGITS
+
+
+def test_levers_on_compiled_blocks_take_the_promised_memory(tmp_path: Path) -> None:
+    found = memory_with(
+        {
+            "checkpointing": {"checkpointing": "blocks"},
+            "compiled": {"compile": {"backend": "eager"}, "checkpointing": "blocks", "chunked-loss": 512},
+            "compiled offload": {
+                "compile": {"backend": "aot_eager", "modules": "blocks"},
+                "activation-offload": "blocks",
+            },
+        },
+        tmp_path,
+    )
+    plain, checkpointed = found["plain"]["peak"], found["checkpointing"]["peak"]
+    assert plain - found["compiled offload"]["peak"] > 0.4 * plain
+    # The virtual card's own wrappers of operators are taken away when the compiler is imported.
+    assert checkpointed - found["compiled"]["peak"] > 0.5 * LOGITS
+
+
+def test_logits_are_never_whole_if_the_lever_was_imported_before_the_card_was_used(tmp_path: Path) -> None:
+    found = memory_with(
+        {"chunked": {"chunked-loss": 512}},
+        tmp_path,
+        before="import memfit._levers.logits, memfit._levers.chunked_loss",
+    )
+    assert found["plain"]["peak"] - found["chunked"]["peak"] > 1.8 * LOGITS
 
 
 def test_a_leak_warning_names_the_line_that_holds_the_tensors(tmp_path: Path) -> None:

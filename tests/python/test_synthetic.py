@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import Answer, on_device, through_memfit
+from tiers import rarely
 
 
 def with_data(code: str, folder: Path, *options: str) -> Answer:
@@ -167,11 +168,11 @@ def test_scripts_may_divide_by_the_standard_deviation_of_made_up_images(tmp_path
     ("line", "kind"),
     [
         ("images = len(made)", "exception"),
-        ("images = made[0]", "exception-after-change"),
-        ("images = made.targets[0]", "exception-after-change"),
+        rarely("images = made[0]", "exception-after-change"),
+        rarely("images = made.targets[0]", "exception-after-change"),
         ("images = made.no_such_attribute", "exception-after-change"),
         ("images = next(iter(torch.utils.data.DataLoader(made)))", "exception-after-change"),
-        ("made[0][0].sum().data[0]", "exception"),
+        rarely("made[0][0].sum().data[0]", "exception"),
         ("made[0]; open('statistics.npz')", "exception"),
         ("made[0]; open('class 3.txt')", "exception-after-change"),
     ],

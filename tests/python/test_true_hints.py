@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import Answer, on_device, through_memfit
+from tiers import rarely
 
 OWN_DATA_SET = """
     class Base(torch.utils.data.Dataset):
@@ -104,19 +105,19 @@ def test_no_option_replaces_another_file_that_the_script_downloads_itself(tmp_pa
     ("line", "said"),
     [
         ("tools.Trainer(gpus=1)", "`tools` 2.6 takes no argument `gpus` there"),
-        ("Trainer(gpus=1)", "`tools` 2.6 takes no argument `gpus` there"),
-        ("tools.fit(verbose=1)", "`tools` 2.6 takes no argument `verbose` there"),
+        rarely("Trainer(gpus=1)", "`tools` 2.6 takes no argument `gpus` there"),
+        rarely("tools.fit(verbose=1)", "`tools` 2.6 takes no argument `verbose` there"),
         ("tools.Trainer().fit(verbose=1)", "`tools` 2.6 takes no argument `verbose` there"),
-        ("Trainer.add_arguments(3)", "`tools` 2.6 has no `add_arguments`"),
+        rarely("Trainer.add_arguments(3)", "`tools` 2.6 has no `add_arguments`"),
         ("Trainer().gone()", "`tools` 2.6 has no `gone`"),
-        ("tools.Wrapper().gone()", "`tools` 2.6 has no `gone`"),
+        rarely("tools.Wrapper().gone()", "`tools` 2.6 has no `gone`"),
         # A configuration has the names that it was given.
         ("Trainer().gone", None),
-        ("torch.nn.DataParallel(torch.nn.Linear(2, 2)).generate()", None),
+        rarely("torch.nn.DataParallel(torch.nn.Linear(2, 2)).generate()", None),
         ("tools.gone", "`tools` 2.6 has no `gone`"),
         ("Each([1])", "`tools` 2.6 has no `Sampler.__init__`"),
         ("own(gpus=1)", None),
-        ("own.gone", None),
+        rarely("own.gone", None),
     ],
 )
 def test_the_package_is_named_that_lacks_what_the_script_asks_for(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from runs import invoke
 from support import on_device
+from tiers import rarely
 
 pytest.importorskip("torch")
 
@@ -93,14 +94,14 @@ def test_an_unknown_divisor_is_not_zero(tmp_path: Path) -> None:
     ("use", "verdict"),
     [
         ("torch.zeros(int(loss.item() * 1000) + 1, 1000, device=device)", "unknown"),
-        ("torch.zeros(math.ceil(loss.item()) + 1, 1000000, device=device)", "unknown"),
+        rarely("torch.zeros(math.ceil(loss.item()) + 1, 1000000, device=device)", "unknown"),
         ("torch.zeros(round(sum(loss.view(1).tolist()) / 2) + 1, 1000000, device=device)", "unknown"),
-        ("torch.zeros(int(loss.half()) + 1, 1000000, device=device)", "unknown"),
-        ("torch.zeros(int(float(loss) * 1000) + 1, 1000, device=device)", "unknown"),
+        rarely("torch.zeros(int(loss.half()) + 1, 1000000, device=device)", "unknown"),
+        rarely("torch.zeros(int(float(loss) * 1000) + 1, 1000, device=device)", "unknown"),
         ("torch.zeros(int(loss.cpu().numpy() * 1000) + 1, 1000, device=device)", "unknown"),
         ("x = torch.zeros(9, 1000000, device=device) if loss.item() > 3 else None", "unknown"),
         ("x = torch.zeros(9, 1000000, device=device) if math.exp(loss.item()) > 3 else None", "unknown"),
-        (
+        rarely(
             "x = torch.zeros(9, 1000000, device=device) if math.fsum(x for x in [loss.item()]) > 3 else None",
             "unknown",
         ),
@@ -108,9 +109,11 @@ def test_an_unknown_divisor_is_not_zero(tmp_path: Path) -> None:
             "x = torch.zeros(9, 1000000, device=device) if torch.tensor([loss.item()]).mean() > 3 else None",
             "unknown",
         ),
-        ("x = torch.zeros(int(math.frexp(loss.item())[1]) + 1, 1000000, device=device)", "unknown"),
-        ("x = [] if math.isclose(loss.item(), 0.0) else torch.zeros(9, 1000000, device=device)", "unknown"),
-        ("torch.zeros(int(math.log2(loss.item() * 1000 + 1)) + 1, 1000000, device=device)", "unknown"),
+        rarely("x = torch.zeros(int(math.frexp(loss.item())[1]) + 1, 1000000, device=device)", "unknown"),
+        rarely(
+            "x = [] if math.isclose(loss.item(), 0.0) else torch.zeros(9, 1000000, device=device)", "unknown"
+        ),
+        rarely("torch.zeros(int(math.log2(loss.item() * 1000 + 1)) + 1, 1000000, device=device)", "unknown"),
         ("print(10 * math.log10(loss.max() ** 2 / loss), math.log10(1 / loss))", "fits"),
         ("best = min(9.0, loss.item()); history = [loss.cpu()]; print(best, float(loss), history)", "fits"),
     ],

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support import on_device, through_memfit
+from tiers import rarely
 
 pytest.importorskip("torch")
 
@@ -255,7 +256,7 @@ DIFFERENCE = "torch.randint(0, 9, (300,), device=device).sort()[0].diff().max()"
     [
         # Eight elements need as many bytes as one: the allocator rounds to 512.
         ("torch.zeros(int(NUMBER) + 1, device=device)", "unknown"),
-        ("torch.zeros(int(NUMBER) + 1, dtype=torch.bool, device=device)", "unknown"),
+        rarely("torch.zeros(int(NUMBER) + 1, dtype=torch.bool, device=device)", "unknown"),
         ("torch.zeros(len(range(int(NUMBER.float()) + 1)), device=device)", "unknown"),
         # Only a small number is in the range of a list.
         (
@@ -279,10 +280,10 @@ def test_a_verdict_is_unknown_where_an_unknown_integer_is_a_size(
     [
         # The other branch needs more memory than there is.
         ("noise.mean().abs() < 10", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
-        ("not (noise > -100).all()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        rarely("not (noise > -100).all()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
         ("(noise > 5).any()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
-        ("(noise > 5).any().item()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
-        ("noise.std().item() > 100", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        rarely("(noise > 5).any().item()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        rarely("noise.std().item() > 100", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
         ("not torch.allclose(noise, noise + 1)", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
         # It needs more than the first, and fits, too.
         ("noise.std().item() > 100", "kept = torch.zeros(9 << 20, device=device)", "fits"),
@@ -294,9 +295,9 @@ def test_a_verdict_is_unknown_where_an_unknown_integer_is_a_size(
         ),
         # It does not, or ends the script.
         ("noise.mean() > 0", "print('above')", "fits"),
-        ("noise.mean().item() > 100", "raise SystemExit(3)", "fits"),
+        rarely("noise.mean().item() > 100", "raise SystemExit(3)", "fits"),
         ("torch.isnan(noise).any()", "raise RuntimeError('not a number')", "fits"),
-        ("not noise.mean() > 100", "kept = None", "fits"),
+        rarely("not noise.mean() > 100", "kept = None", "fits"),
     ],
 )
 def test_a_branch_on_unknown_values_is_taken_both_ways(

@@ -24,6 +24,11 @@ def first(values: Iterable[Any], besides: Collection[Any]) -> list[Any]:
     return [pytest.param(value, marks=exhaustive) if value in besides else value for value in values]
 
 
+def rarely(*values: Any) -> Any:
+    """One set of parameters that `make test` does not try."""
+    return pytest.param(*values, marks=exhaustive)
+
+
 def every(step: int, places: range) -> range:
     """The places at which something is made to fail: each of them, or in `make test` every `step`th."""
     return places if EXHAUSTIVE else places[::step]

@@ -7,6 +7,7 @@ them from then on.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -32,7 +33,7 @@ class Logits(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if args and isinstance(args[0], cls) and settled(args[0]) is None:
-            rule = _RULES.get(func)
+            rule = _RULES.get(inspect.unwrap(func))
             answer = NotImplemented if rule is None else rule(*args, **kwargs)
             if answer is not NotImplemented:
                 return answer
@@ -207,7 +208,7 @@ def _detached(logits: Any) -> Any:
     return _derived(logits, torch.Tensor.detach, learns=False)
 
 
-_RULES: dict[Any, Callable[..., Any]] = {
+_UNDER_NAMES: dict[Any, Callable[..., Any]] = {
     functional.cross_entropy: promised_loss,
     torch.Tensor.view: _reshaped(torch.Tensor.view),
     torch.Tensor.reshape: _reshaped(torch.Tensor.reshape),
@@ -234,6 +235,10 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.is_floating_point: lambda _: True,
     torch.Tensor.__len__: lambda logits: len(state_of(logits).form),
 }
+
+# A dry run wraps PyTorch's operators, and takes the wrappers away when something is compiled. What is wrapped
+# stays the same.
+_RULES = {inspect.unwrap(function): rule for function, rule in _UNDER_NAMES.items()}
 
 # Properties that the placeholder answers itself.
 _PLAIN = {

@@ -5,6 +5,10 @@ peak, and discarded otherwise, so that a long run neither grows nor slows down. 
 with stacks and read after each step, for the origin of each block and the changes of segments.
 """
 
+import contextlib
+import sys
+import types
+
 from . import traces
 
 # Maximum number of events between two reads; only a single enormous step has more.
@@ -86,7 +90,8 @@ class Sizes:
         if not self.running:
             return
         watch = self.session.watch
-        snapshot = self.memory._snapshot()
+        with _without_generated_code(self.session.torch):
+            snapshot = self.memory._snapshot()
         for device, trace in enumerate(snapshot["device_traces"]):
             handed_out = [entry for entry in trace if entry["action"] == "alloc"]
             first = watch.stats(device).allocs - len(handed_out) + 1
@@ -105,3 +110,20 @@ class Sizes:
         for device, blocks in live.items():
             watch.requested(device, 0, [address for address, _ in blocks], [size for _, size in blocks])
         self._restart()
+
+
+@contextlib.contextmanager
+def _without_generated_code(torch):
+    """Let PyTorch find no generated code behind frames, if there is none: to ask, it imports its compiler."""
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    cache = types.SimpleNamespace(stack_frames_for_code=lambda path, line: None)
+    none = types.SimpleNamespace(codecache=types.SimpleNamespace(PyCodeCache=cache))
+    torch._inductor = none
+    try:
+        yield
+    finally:
+        # Another thread may have imported it meanwhile.
+        if torch.__dict__.get("_inductor") is none:
+            del torch._inductor
