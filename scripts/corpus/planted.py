@@ -317,6 +317,7 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         if by
     }
     first, last = set(noted["first"]), set(noted.get("last", ()))
+    notes = noted.get("notes")
     third = ["unread third, when it was first read"] if "unread" in readings else []
     scripts = {(bug.repository, bug.path) for bug in bugs}
     lines = [
@@ -339,8 +340,9 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         lines.append(f"| {chosen.titles[name]} | {' | '.join(cells)} |")
     lines += [
         "",
-        "Each error and warning on the unchanged repositories was read, with the code around it, and so were "
-        f"{noted['notes']['read']} notes drawn at random; the labels are in "
+        "Each error and warning on the unchanged repositories was read, with the code around it"
+        + (f", and so were {notes['read']} notes drawn at random; " if notes else "; ")
+        + "the labels are in "
         f"[{chosen.labels.name}](../scripts/corpus/{chosen.labels.name}) and "
         f"[{chosen.readings.name}](../scripts/corpus/{chosen.readings.name}).",
         "",
@@ -358,8 +360,8 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         lines.append(
             f"| {severity}s | {run.percent(*run.first_reading(labels, rules, severity))} | {run.percent(true, len(found))} |"
         )
-    count = noted["notes"]["read"]
-    lines.append(f"| notes | {run.percent(count - len(noted['notes']['false']), count)} | |")
+    if notes:
+        lines.append(f"| notes | {run.percent(notes['read'] - len(notes['false']), notes['read'])} | |")
     lines += ["", "| kind of bug | planted | first reading | now |", "|---|---|---|---|"]
     for kind in sorted({bug.kind for bug in bugs}):
         keys = {bug.key for bug in bugs if bug.kind == kind}
