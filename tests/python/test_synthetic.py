@@ -173,6 +173,7 @@ def test_scripts_may_divide_by_the_standard_deviation_of_made_up_images(tmp_path
         ("images = made.no_such_attribute", "exception-after-change"),
         ("images = next(iter(torch.utils.data.DataLoader(made)))", "exception-after-change"),
         rarely("made[0][0].sum().data[0]", "exception"),
+        ("torchvision.datasets.CIFAR10('/nowhere').train_data", "exception"),
         ("made[0]; open('statistics.npz')", "exception"),
         ("made[0]; open('class 3.txt')", "exception-after-change"),
     ],

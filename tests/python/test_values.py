@@ -168,6 +168,26 @@ def test_uploaded_values_read_back_unchanged(piece: str, tmp_path: Path) -> None
     assert answer.status == 0, answer.output
 
 
+def test_a_flag_is_known_however_large_the_weights_are_that_follow(tmp_path: Path) -> None:
+    code = """
+    class Normalised(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("initialised", torch.zeros(1))
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(256, 512) for _ in range(200))
+        def forward(self, x):
+            if not self.initialised:
+                self.initialised += 1.0
+                return "initialises"
+            return "trains"
+    model = Normalised().to(device)
+    answer(said=[model(None) for _ in range(3)])
+    """
+    answer = on_device(code, tmp_path)
+    assert answer.said == {"said": ["initialises", "trains", "trains"]}, answer.output
+    assert answer.report["fidelity"]["values"] == []
+
+
 def test_correct_scripts_pass_their_own_checks(tmp_path: Path) -> None:
     answer = on_device(
         """

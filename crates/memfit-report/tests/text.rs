@@ -301,7 +301,12 @@ fn text_of(report: &RunReport) -> String {
 fn growth_is_told_where_it_would_matter() {
     let mut report = fits();
     report.coverage.growth_per_step = Some(report.headroom / 100);
+    report.coverage.steps = 4;
     assert!(text_of(&report).contains("the GPU is full after 100 more steps"), "{}", text_of(&report));
+    assert!(text_of(&report).contains("in each step"), "{}", text_of(&report));
+    // One difference between two steps shows no rate.
+    report.coverage.steps = 3;
+    assert!(text_of(&report).contains("`--steps 10` shows whether it goes on"), "{}", text_of(&report));
     // Batches of different sizes have no growth.
     report.coverage.growth_per_step = None;
     assert!(text_of(&report).contains("the steps differ in memory"), "{}", text_of(&report));

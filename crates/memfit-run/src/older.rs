@@ -46,6 +46,10 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
         "view size is not compatible with input tensor's size and stride",
         "the result of a comparison or a copy has the strides of its operand: `.reshape` in place of `.view` on that line",
     ),
+    ("'CIFAR10' object has no attribute 'train_", CIFAR_HALVES),
+    ("'CIFAR10' object has no attribute 'test_", CIFAR_HALVES),
+    ("'CIFAR100' object has no attribute 'train_", CIFAR_HALVES),
+    ("'CIFAR100' object has no attribute 'test_", CIFAR_HALVES),
     (
         "Legacy autograd function with non-static forward method",
         "`forward` and `backward` of a `torch.autograd.Function` are static methods, called by `apply`",
@@ -59,6 +63,9 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
         "schedulers no longer have the argument `verbose`",
     ),
 ];
+
+const CIFAR_HALVES: &str =
+    "torchvision's CIFAR has `data` and `targets` in place of `train_data`, `test_data` and their labels";
 
 /// Python's messages about syntax, with a part of the line, and the last release that takes it.
 const GONE_FROM_PYTHON: &[(&str, &str, &str)] = &[
@@ -182,6 +189,19 @@ mod tests {
         assert!(
             hint("load() missing 1 required positional argument: 'Loader'").unwrap().contains("'pyyaml<6'")
         );
+    }
+
+    #[test]
+    fn attributes_that_torchvision_renamed_are_told_with_their_new_names() {
+        let exception = |message: &str| Exception {
+            r#type: "AttributeError".to_owned(),
+            message: message.to_owned(),
+            traceback: String::new(),
+        };
+        let old = exception("'CIFAR100' object has no attribute 'test_labels'");
+        assert!(is_certain(&old));
+        assert!(hint(None, &old).unwrap().contains("`data` and `targets`"));
+        assert!(!is_certain(&exception("'Images' object has no attribute 'train_data'")));
     }
 
     #[test]

@@ -11,8 +11,12 @@ use std::{
 
 use memfit_kernels::memory::{Extremes, Found, MAX_PIECE_BYTES, Origin};
 
-/// Total bytes above which the oldest pieces are evicted.
-pub(crate) const MAX_TOTAL_BYTES: usize = 64 << 20;
+use super::MAX_VALUE_BYTES;
+
+/// Total bytes of larger and of short pieces, above which the oldest of them are evicted.
+const MAX_TOTAL_BYTES: [usize; 2] = [64 << 20, 16 << 20];
+/// Pieces that cost no bytes still cost an entry.
+const MAX_PIECES: usize = 1 << 16;
 
 /// A piece of known contents. Its address is its key in the store.
 #[derive(Clone, Debug)]
@@ -81,10 +85,23 @@ impl Content {
 pub(crate) struct Store {
     /// By address; no two overlap, none is empty.
     pieces: BTreeMap<u64, Piece>,
+    /// Larger pieces, and those short enough that a script may decide on them: the weights of a model do not
+    /// evict the flag that says whether it is initialised.
+    shelves: [Shelf; 2],
+    serial: u64,
+}
+
+/// Pieces that share a bound.
+#[derive(Debug, Default)]
+struct Shelf {
     /// Addresses in order of writing; entries of removed pieces are skipped.
     ages: VecDeque<(u64, u64)>,
+    pieces: usize,
     kept: usize,
-    serial: u64,
+}
+
+fn shelf_of(content: &Content) -> usize {
+    usize::from(content.len() as u64 <= MAX_VALUE_BYTES)
 }
 
 /// Observer of the addresses that the store covers; every operation keeps it up to date.
@@ -162,9 +179,7 @@ impl Store {
         let mut hit = Vec::new();
         self.overlapping(address, length, |start, _, from, to| hit.push((start, from, to)));
         for (start, from, to) in hit {
-            let Some(piece) = self.pieces.remove(&start) else { continue };
-            self.kept -= piece.bytes.cost();
-            cover.remove(start, piece.bytes.len());
+            let Some(piece) = self.remove(start, cover) else { continue };
             if from > 0 {
                 self.insert(start, piece.bytes.slice(0, from), piece.origin, cover);
             }
@@ -234,7 +249,7 @@ impl Store {
     /// Bytes kept in memory.
     #[cfg(test)]
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.kept
+        self.shelves.iter().map(|shelf| shelf.kept).sum()
     }
 
     /// Calls `each` with every piece that overlaps a range: its start, and the overlap as offsets into it.
@@ -258,30 +273,40 @@ impl Store {
             return;
         }
         self.serial += 1;
-        self.kept += bytes.cost();
-        self.ages.push_back((address, self.serial));
+        let shelf = &mut self.shelves[shelf_of(&bytes)];
+        shelf.kept += bytes.cost();
+        shelf.pieces += 1;
+        shelf.ages.push_back((address, self.serial));
         cover.add(address, length);
         self.pieces.insert(address, Piece { bytes, origin, serial: self.serial });
     }
 
+    fn remove(&mut self, address: u64, cover: &impl Cover) -> Option<Piece> {
+        let piece = self.pieces.remove(&address)?;
+        let shelf = &mut self.shelves[shelf_of(&piece.bytes)];
+        shelf.kept -= piece.bytes.cost();
+        shelf.pieces -= 1;
+        cover.remove(address, piece.bytes.len());
+        Some(piece)
+    }
+
     /// Evicts the oldest pieces until the bounds hold again.
     fn evict(&mut self, cover: &impl Cover) {
-        /// Pieces that cost no bytes still cost an entry.
-        const MAX_PIECES: usize = 1 << 16;
-        while self.kept > MAX_TOTAL_BYTES || self.pieces.len() > MAX_PIECES {
-            let Some((address, serial)) = self.ages.pop_front() else { return };
-            if self.pieces.get(&address).is_some_and(|piece| piece.serial == serial)
-                && let Some(piece) = self.pieces.remove(&address)
-            {
-                self.kept -= piece.bytes.cost();
-                cover.remove(address, piece.bytes.len());
+        for (index, most) in MAX_TOTAL_BYTES.into_iter().enumerate() {
+            while self.shelves[index].kept > most || self.shelves[index].pieces > MAX_PIECES {
+                let Some((address, serial)) = self.shelves[index].ages.pop_front() else { break };
+                if self.pieces.get(&address).is_some_and(|piece| piece.serial == serial) {
+                    self.remove(address, cover);
+                }
             }
-        }
-        // The queue keeps entries of overwritten pieces; drop them before they outnumber the rest.
-        if self.ages.len() > 2 * self.pieces.len() + 1024 {
-            let pieces = &self.pieces;
-            self.ages
-                .retain(|(address, serial)| pieces.get(address).is_some_and(|piece| piece.serial == *serial));
+            // The queue keeps entries of overwritten pieces; drop them before they outnumber the rest.
+            let shelf = &mut self.shelves[index];
+            if shelf.ages.len() > 2 * shelf.pieces + 1024 {
+                let pieces = &self.pieces;
+                shelf.ages.retain(|(address, serial)| {
+                    pieces.get(address).is_some_and(|piece| piece.serial == *serial)
+                });
+            }
         }
     }
 }

@@ -49,7 +49,8 @@ pub(super) fn covered(report: &RunReport) -> String {
         }
         _ => {
             if let Some((growth, _)) = growth(report) {
-                let _ = write!(text, "; memory still grew by {} a step", size(growth));
+                let when = if grew_once(coverage) { "in the last step" } else { "a step" };
+                let _ = write!(text, "; memory still grew by {} {when}", size(growth));
             }
         }
     }
@@ -71,6 +72,11 @@ pub(super) fn not_run(coverage: &Coverage) -> Vec<String> {
 
 /// Number of steps from which their memory can be compared: the first one creates the optimizer state.
 const STEPS_TO_COMPARE: u64 = 3;
+
+/// Returns `true` if growth was seen between two steps alone: the next one may show none.
+pub(super) fn grew_once(coverage: &Coverage) -> bool {
+    coverage.steps <= STEPS_TO_COMPARE
+}
 
 /// Growth that would fill the GPU only after more steps than this is treated as noise: over a few steps it
 /// cannot be distinguished from batches of different sizes.

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{covered, growth, not_run, steps, without_folder};
+use super::coverage::{covered, grew_once, growth, not_run, steps, without_folder};
 use super::{signed_size, size};
 use crate::wire::{AtPeak, CardKind, Oom, PeakEnd, RunReport, Time, Verdict};
 
@@ -466,9 +466,16 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
         );
     }
     if let Some((growth, steps)) = growth(report) {
+        let grown = size(growth);
+        let what = if grew_once(coverage) {
+            format!(
+                "memory grew by {grown} from one step to the next, and `--steps 10` shows whether it goes on;"
+            )
+        } else {
+            format!("memory grew by {grown} in each step;")
+        };
         advice.push(format!(
-            "memory grew by {} in each step; at that rate the GPU is full after {steps} more steps: look for tensors that keep their autograd graph from step to step (`losses.append(loss)`)",
-            size(growth)
+            "{what} at that rate the GPU is full after {steps} more steps: look for tensors that keep their autograd graph from step to step (`losses.append(loss)`)"
         ));
     }
     let full = report.fidelity.remarks().any(|remark| remark.id == Remark::NotCovered.id());

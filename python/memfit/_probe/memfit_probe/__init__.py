@@ -10,7 +10,6 @@ An error in the probe must never end the script: everything it does in the scrip
 """
 
 import atexit
-import gc
 import os
 import sys
 
@@ -27,9 +26,6 @@ def start():
     _started = True
     _watch_for_signals()
     from . import channel, imports, math_calls
-
-    # Registered first, it is called last: to search PyTorch for garbage at the end takes a second.
-    atexit.register(gc.freeze)
 
     changed = os.path.join(os.environ["MEMFIT_RUN_DIR"], "edits.json")
     if os.path.isfile(changed):

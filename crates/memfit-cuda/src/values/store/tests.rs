@@ -129,7 +129,7 @@ fn the_oldest_go_first_and_the_bound_holds() {
     let mut store = Store::default();
     let piece = vec![5; MAX_PIECE_BYTES];
     let at = |index: usize| BASE + (index * MAX_PIECE_BYTES) as u64;
-    let most = MAX_TOTAL_BYTES / MAX_PIECE_BYTES;
+    let most = MAX_TOTAL_BYTES[0] / MAX_PIECE_BYTES;
     for index in 0..=most {
         store.write(at(index), &piece, Origin::True, &());
         // Writing the first piece again makes it the youngest.
@@ -137,10 +137,33 @@ fn the_oldest_go_first_and_the_bound_holds() {
             store.write(at(0), &piece, Origin::True, &());
         }
     }
-    assert_eq!(store.kept_bytes(), MAX_TOTAL_BYTES);
+    assert_eq!(store.kept_bytes(), MAX_TOTAL_BYTES[0]);
     assert!(store.get(at(0), 1).is_some());
     assert!(store.get(at(1), 1).is_none());
     assert!(store.get(at(2), 1).is_some());
+}
+
+#[test]
+fn large_pieces_do_not_evict_short_ones() {
+    let mut store = Store::default();
+    store.write(BASE, &[1; 4], Origin::True, &());
+    for index in 1..=2 * MAX_TOTAL_BYTES[0] / MAX_PIECE_BYTES {
+        let at = BASE + (index * MAX_PIECE_BYTES) as u64;
+        store.write(at, &vec![5; MAX_PIECE_BYTES], Origin::True, &());
+    }
+    assert_eq!(store.get(BASE, 4), Some((vec![1; 4], Origin::True)));
+    assert_eq!(store.kept_bytes(), MAX_TOTAL_BYTES[0] + 4);
+}
+
+#[test]
+fn short_pieces_have_a_bound_of_their_own() {
+    let mut store = Store::default();
+    for index in 0..MAX_PIECES as u64 + 2 {
+        store.fill(BASE + 16 * index, 0, 8, Origin::True, &());
+    }
+    assert_eq!(store.pieces.len(), MAX_PIECES);
+    assert!(store.get(BASE + 16, 8).is_none());
+    assert!(store.get(BASE + 32, 8).is_some());
 }
 
 #[test]
@@ -149,7 +172,8 @@ fn the_queue_of_ages_does_not_grow_with_rewriting() {
     for _ in 0..100_000 {
         store.write(BASE, &[1; 8], Origin::True, &());
     }
-    assert!(store.ages.len() < 4096, "{}", store.ages.len());
+    let ages = store.shelves.iter().map(|shelf| shelf.ages.len()).sum::<usize>();
+    assert!(ages < 4096, "{ages}");
 }
 
 #[test]
