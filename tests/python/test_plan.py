@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runs import completed, hold_to_shapes, invoke, memfit
+from tiers import exhaustive
 
 LOADER = """
 import torch
@@ -161,6 +162,7 @@ def test_the_patch_applies_and_trains_the_same():
     assert abs(learnt(changed) - learnt(original)) < 1e-3 * learnt(original)
 
 
+@exhaustive
 def test_a_patch_with_other_gradients_states_the_difference():
     coupled = LOADER.replace("nn.Linear(64, 128)", "nn.BatchNorm1d(1024), nn.Linear(64, 128)")
     assert coupled != LOADER

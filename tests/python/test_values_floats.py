@@ -268,7 +268,7 @@ for _ in range(4):
         # Each iteration keeps 8 MiB, and nothing shows how many there are.
         ("while norm > 1e-3:\n        kept.append(torch.zeros(2 << 20, device='cuda'))", "unknown", None),
         # Forty of them at most.
-        (
+        rarely(
             "for _ in range(40):\n        if norm > 1e-3:\n"
             "            kept.append(torch.zeros(2 << 20, device='cuda'))",
             "fits",
