@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runs import invoke
 from test_plan import LOADER, planned
+from tiers import exhaustive
 
 # Pictures of two heights, which a batch pads to its tallest.
 STEPPED = """
@@ -117,3 +118,15 @@ def test_an_unverified_loss_is_divided_only_if_allowed():
     lever = next(each for each in run.report["chosen"]["levers"] if each["name"] == "micro-batch")
     assert lever["label"] == "changes-training"
     assert lever["unverified"].startswith("not verified")
+
+
+@exhaustive
+def test_a_patch_with_other_gradients_states_the_difference():
+    coupled = LOADER.replace("nn.Linear(64, 128)", "nn.BatchNorm1d(1024), nn.Linear(64, 128)")
+    assert coupled != LOADER
+    _, run = planned(coupled, "--memory", "1GiB", "--allow", "changes-training", "--diff=memfit.patch")
+    numbers = run.report["patch"]["numbers"]
+    assert "micro-batch" in numbers["levers"], run.report["chosen"]["levers"]
+    assert numbers["equal"] is False, numbers
+    assert numbers["difference"] > 1e-3
+    assert numbers["parameter"]
