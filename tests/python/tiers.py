@@ -21,7 +21,7 @@ def first(values: Iterable[Any], besides: Collection[Any]) -> list[Any]:
     values = list(values)
     unknown = [value for value in besides if value not in values]
     assert not unknown, unknown
-    return [pytest.param(value, marks=exhaustive) if value in besides else value for value in values]
+    return [rarely(value) if value in besides else value for value in values]
 
 
 def rarely(*values: Any) -> Any:

@@ -208,7 +208,7 @@ def _detached(logits: Any) -> Any:
     return _derived(logits, torch.Tensor.detach, learns=False)
 
 
-_UNDER_NAMES: dict[Any, Callable[..., Any]] = {
+_BY_FUNCTION: dict[Any, Callable[..., Any]] = {
     functional.cross_entropy: promised_loss,
     torch.Tensor.view: _reshaped(torch.Tensor.view),
     torch.Tensor.reshape: _reshaped(torch.Tensor.reshape),
@@ -238,7 +238,7 @@ _UNDER_NAMES: dict[Any, Callable[..., Any]] = {
 
 # A dry run wraps PyTorch's operators, and takes the wrappers away when something is compiled. What is wrapped
 # stays the same.
-_RULES = {inspect.unwrap(function): rule for function, rule in _UNDER_NAMES.items()}
+_RULES = {inspect.unwrap(function): rule for function, rule in _BY_FUNCTION.items()}
 
 # Properties that the placeholder answers itself.
 _PLAIN = {
