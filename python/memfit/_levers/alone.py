@@ -108,7 +108,7 @@ def _quietly() -> Iterator[None]:
     hooks = [getattr(module, name) for name in _GLOBAL_HOOKS if hasattr(module, name)]
     kept = [list(each.items()) for each in hooks]
     stance = getattr(torch.compiler, "set_stance", None)
-    compiles = stance is not None and "torch._dynamo" in sys.modules
+    compiles = stance is not None and "torch._dynamo.eval_frame" in sys.modules
     with torch.random.fork_rng(devices=[]), stance("force_eager") if compiles else contextlib.nullcontext():  # type: ignore[misc]
         for each in hooks:
             each.clear()

@@ -12,12 +12,26 @@ _finder = None
 
 def after(name, function):
     """Call `function(module)` once `name` is imported, or at once if it already is."""
-    module = sys.modules.get(name)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-        function(module)
+    if _is_loaded(name):
+        function(sys.modules[name])
         return
     _waiting.setdefault(name, []).append(function)
     _listen()
+
+
+def _is_loaded(name):
+    module = sys.modules.get(name)
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def spec_of(name, path, without=None):
+    """Return the specification of a module that is to be imported, or None if no finder knows it."""
+    for finder in sys.meta_path:
+        find = None if finder is without else getattr(finder, "find_spec", None)
+        spec = find(name, path) if find is not None else None
+        if spec is not None:
+            return spec
+    return None
 
 
 def loaded():
@@ -32,7 +46,7 @@ def loaded():
 
 def around(name, begin, end):
     """Call `begin()` right before the code of `name` runs and `end()` after it; never if it has run."""
-    if name not in sys.modules:
+    if not _is_loaded(name):
         _before.setdefault(name, []).append(begin)
         after(name, lambda module: end())
 
@@ -80,7 +94,7 @@ class _Finder:
     def find_spec(self, name, path=None, target=None):
         if name not in _waiting:
             return None
-        spec = self._ask_the_others(name, path, target)
+        spec = spec_of(name, path, without=self)
         execute = getattr(spec.loader, "exec_module", None) if spec is not None else None
         if execute is None:
             return None
@@ -100,11 +114,3 @@ class _Finder:
         except AttributeError:
             return None
         return spec
-
-    def _ask_the_others(self, name, path, target):
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
-            if spec is not None:
-                return spec
-        return None

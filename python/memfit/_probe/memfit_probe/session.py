@@ -18,6 +18,7 @@ from . import (
     generation,
     graphs,
     last_words,
+    late_compiler,
     loaders,
     masks,
     modules,
@@ -102,6 +103,8 @@ class Session:
     def arm(self):
         if self.setup.get("seeded"):
             random_numbers.seed(self.torch)
+        if self.virtual or self.host is not None:
+            late_compiler.arm(self.torch)
         if self.host is not None:
             self._arm_on_host()
             return
