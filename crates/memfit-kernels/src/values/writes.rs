@@ -35,6 +35,9 @@ pub(crate) struct Access {
     count: usize,
     /// Parameters of which each word may be an address that is written to.
     written: Vec<usize>,
+    /// Parameters with one such address for each block; words after those are left over from earlier
+    /// launches.
+    per_block: Vec<usize>,
 }
 
 impl Writes {
@@ -70,13 +73,18 @@ impl Writes {
     /// Derives the writes from the types of the parameters.
     fn parameters(signature: &Signature) -> Self {
         let access: Vec<Option<PossibleAccess>> = signature.params().map(parameter_access).collect();
-        let may_write =
-            |index: &usize| matches!(access[*index], Some(PossibleAccess::Write | PossibleAccess::Anything));
-        let written: Vec<usize> = (0..access.len()).filter(may_write).collect();
+        let those = |kinds: &[PossibleAccess]| {
+            let is_one = |index: &usize| access[*index].is_some_and(|kind| kinds.contains(&kind));
+            (0..access.len()).filter(is_one).collect()
+        };
         if access.is_empty() {
             Self::Nowhere
         } else {
-            Self::Parameters(Access { count: access.len(), written })
+            Self::Parameters(Access {
+                count: access.len(),
+                written: those(&[PossibleAccess::Write, PossibleAccess::Anything]),
+                per_block: those(&[PossibleAccess::PerBlock]),
+            })
         }
     }
 
@@ -90,7 +98,11 @@ impl Writes {
 
     /// Returns `true` if nothing is written.
     pub(crate) fn is_nowhere(&self) -> bool {
-        matches!(self, Self::Nowhere) || matches!(self, Self::Parameters(access) if access.written.is_empty())
+        match self {
+            Self::Nowhere => true,
+            Self::Parameters(access) => access.written.is_empty() && access.per_block.is_empty(),
+            _ => false,
+        }
     }
 
     /// Applies a launch.
@@ -120,6 +132,10 @@ impl Writes {
             // A kernel with more parameters than the signature was written in another language.
             Self::Parameters(access) if count == Some(access.count) => {
                 access.written.iter().for_each(|index| forget_targets(*index, arguments, memory));
+                let blocks = grid.blocks[0] as usize;
+                let addresses =
+                    access.per_block.iter().flat_map(|index| arguments.words(*index).take(blocks));
+                addresses.for_each(|address| memory.forget_from(address));
             }
             Self::BehindFirst(_) | Self::Lists(..) | Self::Parameters(_) | Self::Anywhere => {
                 forget_all_targets(arguments, memory);
@@ -162,6 +178,8 @@ pub(super) fn forget_all_targets(arguments: Arguments, memory: &dyn Memory) {
 enum PossibleAccess {
     Read,
     Write,
+    /// An array with the address of a block's tensor at the index of the block.
+    PerBlock,
     /// A structure of unknown contents.
     Anything,
 }
@@ -206,6 +224,8 @@ fn parameter_access(text: &str) -> Option<PossibleAccess> {
             });
             Some(element.map_or(PossibleAccess::Anything, constant))
         }
+        // Results of a norm over lists of tensors (PyTorch's ForeachReduceOp.cu).
+        "TensorListAddresses" => Some(PossibleAccess::PerBlock),
         _ if READ_ONLY.contains(&name) => Some(PossibleAccess::Read),
         _ => Some(PossibleAccess::Anything),
     }

@@ -144,6 +144,35 @@ fn every_tensor_of_a_list_is_written_whatever_its_room_and_what_an_earlier_one_l
 }
 
 #[test]
+fn norms_of_a_list_are_written_one_by_each_block_and_nothing_that_an_earlier_list_left_there() {
+    // Kernels with room for 400 and for 3,200 tensors, and one of the newest with a further pointer.
+    for (name, room, further) in [
+        ("_ZN2at6native14lpnorm_cleanupIfLNS0_8NormTypeE1EffEEvPKT2_NS0_19TensorListAddressesEi", 400, false),
+        (
+            "_ZN2at6native14lpnorm_cleanupIfLNS0_8NormTypeE1EfLb0EfEEvPKT3_NS0_19TensorListAddressesEi",
+            3200,
+            false,
+        ),
+        ("_ZN2at6native13lpmax_cleanupIfEEvPKT_NS0_19TensorListAddressesEPKli", 3200, true),
+    ] {
+        let memory = memory();
+        let norms = [OUT, OUT + 512];
+        for place in [X, norms[0], norms[1], Y] {
+            know(&memory, place, &floats(&[1.0]));
+        }
+        let mut list = addresses(&[norms[0], norms[1], Y]);
+        list.resize(8 * room, 0);
+        let mut arguments = vec![addresses(&[X]), list];
+        arguments.extend(further.then(|| addresses(&[X])));
+        arguments.push(bytes(&[1]));
+        launch_blocks(2, &memory, name, &arguments);
+        let is_known = |place: u64| known_contents(&memory, place, 4).is_some();
+        assert!(!is_known(norms[0]) && !is_known(norms[1]), "{name}: the norms");
+        assert!(is_known(X) && is_known(Y), "{name}: neither what it reads nor the third of two tensors");
+    }
+}
+
+#[test]
 fn steps_that_are_counted_on_the_card_are_known() {
     let name = "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_";
     let memory = memory();
