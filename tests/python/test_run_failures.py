@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from runs import GIB, MIB, completed, invoke, memfit, run
 
 BAD_NEWS, NO_ANSWER = 1, 2
@@ -87,6 +88,27 @@ def test_more_time_is_no_advice_where_a_process_had_failed(tmp_path):
     assert "One of its processes had failed" in problem["message"]
     assert "KeyError: 'image'" in problem["message"]
     assert "--timeout" not in problem["hint"]
+
+
+@pytest.mark.parametrize("launch", [(sys.executable,), (sys.executable, "-m", "torch.distributed.run")])
+@pytest.mark.parametrize("own", ["", "import faulthandler; faulthandler.enable()"])
+def test_the_line_is_told_at_which_time_was_up(launch, own, tmp_path):
+    """Also behind a launcher, where a thread of the script's works, and where it has a handler of its own."""
+    code = f"""
+        {own}
+        import threading, time
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+        def tokenized(rows):
+            return [str(row) for row in rows for _ in iter(int, 1)]
+
+        tokenized(range(8))
+    """
+    options = ("--timeout", "12", "--format", "json")
+    problem = failing(tmp_path, code, *options, command=launch).report["problem"]
+    assert problem["kind"] == "timeout"
+    assert re.search(r"It was at \S*train\.py:8 in \S*(tokenized|<listcomp>)\.$", problem["message"]), problem
+    assert "--timeout" in problem["hint"]
 
 
 def test_an_error_is_told_with_the_one_that_it_was_raised_from(tmp_path):

@@ -79,8 +79,8 @@ pub struct Facts {
     pub exception: Option<Exception>,
     /// `true` if the script showed that exception and went on to its own end.
     pub(crate) survived: bool,
-    /// Line of Python code that the signal interrupted which ended the script.
-    pub(crate) crashed_at: Option<String>,
+    /// Line of Python code at which a signal, the time limit or the user ended the script.
+    pub(crate) stopped_at: Option<String>,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
     /// Possible causes of that exception.
@@ -335,8 +335,8 @@ pub(crate) fn gather(
         oom,
         exception: uncaught.as_ref().map(|(exception, _)| (*exception).clone()),
         survived,
-        crashed_at: matches!(ended, Ended::Signalled(_))
-            .then(|| output::crashed_at(stage.run_dir()))
+        stopped_at: matches!(ended, Ended::Signalled(_) | Ended::TimedOut | Ended::Interrupted)
+            .then(|| output::stopped_at(stage.run_dir(), &inbox.launchers()))
             .flatten(),
         overlaid: uncaught
             .as_ref()

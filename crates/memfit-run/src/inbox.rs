@@ -224,6 +224,11 @@ impl Inbox {
         false
     }
 
+    /// Processes that started one of the others.
+    pub(crate) fn launchers(&self) -> BTreeSet<u32> {
+        self.processes.values().filter_map(|speaker| speaker.parent).collect()
+    }
+
     /// Number of ranks that have ended, or have completed their steps.
     pub(crate) fn finished_ranks(&self) -> usize {
         let mut finished: BTreeMap<u32, bool> = BTreeMap::new();

@@ -3,6 +3,7 @@
 //! Not every error that ends a script is uncaught: a framework may print it and exit with a status of its
 //! own, a decorator may log it and return, and a process that the script started may die of it unnoticed.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -101,14 +102,19 @@ fn is_log(line: &str) -> bool {
     date.is_some_and(|date| date.ends_with(' ') && date.trim_end().chars().all(|each| each.is_ascii_digit()))
 }
 
-/// Line of Python code that a signal interrupted: the user's own, or else the innermost.
-pub(crate) fn crashed_at(run_dir: &RunDir) -> Option<String> {
-    let pids = run_dir.crash_pids().ok()?;
-    pids.into_iter().find_map(|pid| interrupted(&std::fs::read_to_string(run_dir.crash(pid)).ok()?))
+/// Line of Python code at which a run was stopped: the user's own, or else the innermost. A launcher, which
+/// waits for a process that it started, comes last.
+pub(crate) fn stopped_at(run_dir: &RunDir, launchers: &BTreeSet<u32>) -> Option<String> {
+    let mut pids = run_dir.crash_pids().ok()?;
+    pids.sort_by_key(|pid| (launchers.contains(pid), *pid));
+    let read = |pid| interrupted(&std::fs::read_to_string(run_dir.crash(pid)).ok()?);
+    let places: Vec<(bool, String)> = pids.into_iter().filter_map(read).collect();
+    let own = places.iter().find(|(own, _)| *own);
+    own.or(places.first()).map(|(_, place)| place.clone())
 }
 
-/// The line in the text of `faulthandler`, whose innermost frame comes first.
-fn interrupted(text: &str) -> Option<String> {
+/// The line in the text of `faulthandler`, whose innermost frame comes first, and if it is the user's own.
+fn interrupted(text: &str) -> Option<(bool, String)> {
     let frames: Vec<(&str, String)> = text
         .lines()
         .filter_map(|line| {
@@ -119,7 +125,7 @@ fn interrupted(text: &str) -> Option<String> {
         })
         .collect();
     let own = frames.iter().find(|(file, _)| traceback::is_user_file(file));
-    own.or(frames.first()).map(|(_, place)| place.clone())
+    own.or(frames.first()).map(|(_, place)| (own.is_some(), place.clone()))
 }
 
 /// Start of the first traceback that leads to the one at `last`.
@@ -143,9 +149,10 @@ mod tests {
                     File \"/tmp/memfit-1/probe/memfit_probe/extensions.py\", line 40 in create_module\n  \
                     File \"/v/lib/python3.11/site-packages/triton/knobs.py\", line 15 in <module>\n  \
                     File \"/me/train.py\", line 3 in main\n";
-        assert_eq!(interrupted(text).unwrap(), "/me/train.py:3 in main");
+        assert_eq!(interrupted(text).unwrap(), (true, "/me/train.py:3 in main".to_owned()));
         let (library, _) = text.split_once("  File \"/me").unwrap();
-        assert!(interrupted(library).unwrap().ends_with("triton/knobs.py:15 in <module>"));
+        let (own, place) = interrupted(library).unwrap();
+        assert!(!own && place.ends_with("triton/knobs.py:15 in <module>"), "{place}");
         assert_eq!(interrupted(""), None);
     }
 

@@ -19,6 +19,9 @@ use crate::{RunError, tree};
 /// Maximum time for killed processes to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Maximum time for processes to say where they are. One that is stopped says nothing.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// First process of a run.
 #[derive(Debug)]
 pub(crate) enum Running {
@@ -108,11 +111,43 @@ pub(crate) fn adopt_orphans() {
 
 /// Kills a process.
 pub(crate) fn kill(pid: u32) {
+    send(pid, libc::SIGKILL);
+}
+
+fn send(pid: u32, signal: libc::c_int) {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return };
     // SAFETY: `pid` is positive, so it denotes one process and never a group.
     unsafe {
-        libc::kill(pid, libc::SIGKILL);
+        libc::kill(pid, signal);
     }
+}
+
+/// Asks all processes of a run that is to be ended for the line of Python that they are at, and waits for the
+/// answers, which are files in the run directory.
+pub(crate) fn ask_where(child: &Running, run_dir: &RunDir) {
+    let all = tree::all_processes();
+    let mut alive = tree::descendants(&all, child.id());
+    alive.extend(tree::with_run_dir(run_dir));
+    let mut asked: Vec<u32> = run_dir.crash_pids().unwrap_or_default();
+    asked.retain(|pid| alive.contains(pid) && all.get(pid).is_some_and(|process| !process.ended));
+    asked.iter().copied().for_each(|pid| send(pid, where_signal()));
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let answered = |pid: &u32| std::fs::metadata(run_dir.crash(*pid)).is_ok_and(|file| file.len() > 0);
+    while !asked.iter().all(answered) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Signal that the probe answers with the line of Python.
+#[cfg(target_os = "linux")]
+fn where_signal() -> libc::c_int {
+    libc::SIGRTMAX() - 6
+}
+
+/// Scripts run in a container where the system is another one: nobody has to be asked here.
+#[cfg(not(target_os = "linux"))]
+fn where_signal() -> libc::c_int {
+    0
 }
 
 /// Reaps an adopted process.

@@ -241,9 +241,10 @@ pub(crate) fn judge_run(
         }
     }
     if let Some(problem) = &mut problem {
+        let stopped_at = || facts.stopped_at.as_ref().map(|place| format!("It was at {place}."));
         let read = match problem.kind.as_str() {
-            "timeout" => waited_for(facts),
-            "signal" => facts.crashed_at.as_ref().map(|place| format!("It was at {place}.")),
+            "timeout" => waited_for(facts).or_else(stopped_at),
+            "signal" | "interrupted" => stopped_at(),
             "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
             "number-read-back" => facts.lines_read().map(|lines| format!("They are read at {lines}.")),
             "size-read-back" | "size-unbounded" => {

@@ -112,6 +112,9 @@ pub(crate) fn run(
     // Read once more before the end, for state that exists only while a process does, and once after it, for
     // last messages.
     watch.sample(child.id(), true);
+    if matches!(ended, Ended::TimedOut | Ended::Interrupted) {
+        process::ask_where(&child, stage.run_dir());
+    }
     process::end_all(&mut child, stage.run_dir());
     drop(keeper);
     watch.read_messages();

@@ -11,7 +11,6 @@ An error in the probe must never end the script: everything it does in the scrip
 
 import atexit
 import os
-import sys
 
 _started = False
 _met_torch = False
@@ -40,29 +39,24 @@ def start():
         lone.arm()
         # The runner waits only for the ranks that exist.
         world = 1
-    channel.send(
-        "hello",
-        pid=os.getpid(),
-        parent=os.getppid(),
-        python=".".join(map(str, sys.version_info[:3])),
-        executable=sys.executable or "",
-        rank=channel.number("RANK"),
-        world_size=world,
-    )
+    channel.send_hello(channel.number("RANK"), world)
     math_calls.arm()
     atexit.register(_report_without_torch)
     imports.after("torch", _torch_is_here)
 
 
 def _watch_for_signals():
-    """Let a signal that ends the process leave behind the line of Python that it interrupted."""
+    """Leave behind the line of Python that a signal interrupts: a fatal one, or the runner's."""
     global _crash_file
     import faulthandler
+    import signal
 
+    path = os.path.join(os.environ["MEMFIT_RUN_DIR"], f"crash-{os.getpid()}.txt")
+    _crash_file = open(path, "w")  # noqa: SIM115 - it stays open until the process ends
     if not faulthandler.is_enabled():
-        path = os.path.join(os.environ["MEMFIT_RUN_DIR"], f"crash-{os.getpid()}.txt")
-        _crash_file = open(path, "w")  # noqa: SIM115 - it stays open until the process ends
         faulthandler.enable(_crash_file, all_threads=False)
+    # The runner sends this one when time is up. No library uses it.
+    faulthandler.register(signal.SIGRTMAX - 6, _crash_file, all_threads=False)
 
 
 def _torch_is_here(torch):

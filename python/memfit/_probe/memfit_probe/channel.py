@@ -1,6 +1,7 @@
 """Messages from this process to the runner: one JSON object per line, appended to the process's file."""
 
 import os
+import sys
 
 
 def run_dir():
@@ -22,6 +23,19 @@ def send(kind, **fields):
         os.write(descriptor, line.encode("utf-8", "surrogatepass"))
     finally:
         os.close(descriptor)
+
+
+def send_hello(rank=None, world_size=None):
+    """Introduce this process."""
+    send(
+        "hello",
+        pid=os.getpid(),
+        parent=os.getppid(),
+        python=".".join(map(str, sys.version_info[:3])),
+        executable=sys.executable or "",
+        rank=rank,
+        world_size=world_size,
+    )
 
 
 def send_torch(torch):

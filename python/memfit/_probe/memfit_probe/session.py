@@ -103,8 +103,6 @@ class Session:
     def arm(self):
         if self.setup.get("seeded"):
             random_numbers.seed(self.torch)
-        if self.virtual or self.host is not None:
-            late_compiler.arm(self.torch)
         if self.host is not None:
             self._arm_on_host()
             return
@@ -134,6 +132,7 @@ class Session:
 
     def _arm_on_host(self):
         """Activate the parts for a run on the host, which compares values and measures no memory."""
+        late_compiler.arm(self.torch)
         self._arm_optimizers()
         self.oom.arm()
         self.checkpoints.arm()
@@ -143,6 +142,7 @@ class Session:
 
     def _arm_stand_ins(self):
         """Activate replacements for missing data, and for values that a virtual GPU does not compute."""
+        late_compiler.arm(self.torch)
         extensions.arm(self)
         generation.arm(self)
         compiled.arm(self)
@@ -178,15 +178,7 @@ class Session:
         for optimizer in list(self.made_before):
             self.optimizers.add(optimizer)
             self.steps.appeared(id(optimizer))
-        channel.send(
-            "hello",
-            pid=os.getpid(),
-            parent=os.getppid(),
-            python=".".join(map(str, sys.version_info[:3])),
-            executable=sys.executable or "",
-            rank=None,
-            world_size=None,
-        )
+        channel.send_hello()
         channel.send_torch(self.torch)
 
     # Messages
