@@ -84,30 +84,37 @@ def test_more_time_is_no_advice_where_a_process_had_failed(tmp_path):
     # A shell script goes on after a command that failed.
     (tmp_path / "first.py").write_text("raise KeyError('image')\n")
     shell = ("bash", "-c", f"{sys.executable} first.py; sleep 600")
-    problem = failing(tmp_path, "", "--timeout", "20", "--format", "json", command=shell).report["problem"]
+    problem = failing(tmp_path, "", "--timeout", "8", "--format", "json", command=shell).report["problem"]
     assert "One of its processes had failed" in problem["message"]
     assert "KeyError: 'image'" in problem["message"]
     assert "--timeout" not in problem["hint"]
 
 
-@pytest.mark.parametrize("launch", [(sys.executable,), (sys.executable, "-m", "torch.distributed.run")])
-@pytest.mark.parametrize("own", ["", "import faulthandler; faulthandler.enable()"])
-def test_the_line_is_told_at_which_time_was_up(launch, own, tmp_path):
+LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
+
+
+@pytest.mark.parametrize("launch", [(sys.executable,), (sys.executable, "-c", LAUNCHER)])
+def test_the_line_is_told_at_which_time_was_up(launch, tmp_path):
     """Also behind a launcher, where a thread of the script's works, and where it has a handler of its own."""
-    code = f"""
-        {own}
-        import threading, time
+    (tmp_path / "prepare.py").write_text(
+        textwrap.dedent("""
+        import faulthandler, sys, threading, time
+        if len(sys.argv) > 1:
+            faulthandler.enable()
         threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
         def tokenized(rows):
             return [str(row) for row in rows for _ in iter(int, 1)]
 
         tokenized(range(8))
-    """
-    options = ("--timeout", "12", "--format", "json")
-    problem = failing(tmp_path, code, *options, command=launch).report["problem"]
+        """)
+    )
+    command = (*launch, str(tmp_path / "prepare.py"))
+    problem = failing(tmp_path, "", "--timeout", "6", "--format", "json", command=command).report["problem"]
     assert problem["kind"] == "timeout"
-    assert re.search(r"It was at \S*train\.py:8 in \S*(tokenized|<listcomp>)\.$", problem["message"]), problem
+    assert re.search(r"It was at \S*prepare\.py:8 in \S*(tokenized|<listcomp>)\.$", problem["message"]), (
+        problem
+    )
     assert "--timeout" in problem["hint"]
 
 
@@ -205,19 +212,18 @@ def test_a_script_that_never_reaches_a_step():
 
 def test_processes_that_a_script_starts_are_its_ranks_before_they_train(tmp_path):
     code = """
-        import time
-
-        def work(index):
+        def work(index, both):
             torch.cuda.set_device(index)
             torch.empty(64 << 20, device="cuda")
             for _ in torch.utils.data.DataLoader(range(2), num_workers=1):
                 pass
-            time.sleep(600)
+            both.wait()
 
         if __name__ == "__main__":
-            torch.multiprocessing.spawn(work, nprocs=2)
+            both = torch.multiprocessing.get_context("spawn").Barrier(2)
+            torch.multiprocessing.spawn(work, (both,), nprocs=2)
     """
-    answer = failing(tmp_path, code, "--timeout", "60", "--format", "json", gpu="t4:2")
+    answer = failing(tmp_path, code, "--format", "json", gpu="t4:2")
     assert [rank["card"] for rank in answer.report["ranks"]] == [0, 1]
     assert answer.peak["reserved"] == 256 * MIB
 
