@@ -9,6 +9,7 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --workspace --locked --lib --bins --tests --no-fail-fast
 fi
-# With a lever that only this build has: its one file is all that a lever needs.
-cargo test -p memfit-report --features sample --locked --test sample_lever
+# With a lever that only this build has: its one file is all that a lever needs. `--workspace` has the same features
+# of the other packages as above, so that none is compiled again.
+cargo test --workspace --features memfit-report/sample --locked --test sample_lever
 exec cargo test --workspace --locked --doc
