@@ -44,7 +44,8 @@ ARM64        ?= target/arm64
 ATLAS_MINUTES ?= inf
 # In scripts/docs/. The order matters: the reference is written from the result types.
 GENERATORS   := schemas results api overhead
-PYTEST_ARGS  ?= -n 2 --dist loadfile
+# Three on two cores: each test waits for processes that it starts.
+PYTEST_ARGS  ?= -n 3 --dist loadfile
 BIN          := $(VENV)/bin
 # Where Python may not write bytecode, each of a thousand processes of the tests would compile PyTorch again.
 export UV_COMPILE_BYTECODE := 1
