@@ -351,3 +351,40 @@ with torch.device("meta"):
 assert torch.randn(2 << 20).device.type == "cpu"
 """
     subprocess.run([sys.executable, "-c", code, str(PROBE)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability"),
+    [
+        ("None", (8, 0)),
+        ("1", (9, 0)),
+        ("'cuda'", (8, 0)),
+        ("'cuda:1'", (9, 0)),
+        ("torch.device('cuda')", (8, 0)),
+        ("torch.device('cuda', 1)", (9, 0)),
+        # bitsandbytes asks with one of these.
+        ("torch.cuda.device(1)", (9, 0)),
+        ("2", None),
+        ("'cpu'", None),
+        ("torch.device('cpu')", None),
+        ("'nonsense'", None),
+    ],
+)
+def test_kinds_of_gpus_are_told_before_the_first_use_as_pytorch_is_asked(
+    probe: Any, device: str, capability: tuple[int, int] | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    cards = [
+        {"device": {"compute_capability": kind, "name": kind, "memory": 1 << 30}} for kind in ("8.0", "9.0")
+    ]
+    cuda = torch.cuda
+    with probe("kinds").answered_from_catalogue(torch, cards):
+        asked = eval(device, {"torch": torch})
+        if capability is None:
+            # PyTorch itself says what is wrong.
+            with pytest.raises((RuntimeError, AssertionError, ValueError)):
+                cuda.get_device_capability(asked)
+            return
+        assert cuda.get_device_capability(asked) == capability
+        assert cuda.get_device_name(asked) == ".".join(map(str, capability))
+        assert cuda.get_device_properties(asked).major == capability[0]

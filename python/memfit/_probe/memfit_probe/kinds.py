@@ -82,17 +82,20 @@ def answered_from_catalogue(torch, cards):
         setattr(cuda, name, ask)
         return original
 
+    def index(device):
+        """Return the number of a GPU, given as PyTorch takes it; -1 lets PyTorch itself say what is wrong."""
+        if device is None or isinstance(device, int):
+            return device or 0
+        if isinstance(device, cuda.device):
+            return device.idx
+        device = torch.device(device)
+        return device.index or 0 if device.type == "cuda" else -1
+
     def looked_up(table, fact=None):
         def answer(device=None):
             if fact is not None:
                 ASKED.add(fact)
-            number = (
-                0
-                if device is None
-                else device
-                if isinstance(device, int)
-                else torch.device(device).index or 0
-            )
+            number = index(device)
             return table[number] if 0 <= number < len(table) else None
 
         return answer
