@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|-third|-fourth].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth] --verify
+        [--write measurements/check-planted[-second|-third|-fourth|-fifth].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -110,6 +110,20 @@ SETS = {
         "This set was planted blind, after the rules had been mended on the [first](check-planted.md), the "
         "[second](check-planted-second.md) and the [third set](check-planted-third.md): its first reading says how "
         "the mended rules do on code that they have not seen.",
+        "by someone who knew of the rules only the names in planted-kinds.toml",
+    ),
+    # Planted after the rules were mended on the fourth set.
+    "fifth": PlantedSet(
+        "fifth",
+        HERE / "planted-fifth.jsonl",
+        HERE / "planted-fifth-labels.toml",
+        HERE / "planted-fifth-readings.toml",
+        {"fifth": "bugs of the fifth set"},
+        "`memfit check` on a fifth set of planted bugs",
+        "This set was planted blind, after the rules had been mended on the four sets before "
+        "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
+        "[fourth](check-planted-fourth.md)): its first reading says how the mended rules do on code that they have "
+        "not seen.",
         "by someone who knew of the rules only the names in planted-kinds.toml",
     ),
 }
