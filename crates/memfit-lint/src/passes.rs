@@ -61,7 +61,20 @@ pub(crate) fn passes<'a>(context: &'a Context<'_>, function: FunctionId) -> Vec<
         let (receiver, weights) = (op.receiver.as_str(), Some(&op.weights));
         found.push(Pass { span, site: &op.site, receiver, weights, is_own, deep: op.deep });
     }
+    let parameters = &facts.function(function).parameters;
     for call in facts.calls.iter().filter(|call| call.site.function == function && !call.is_statement) {
+        // A function that the caller passes, and that gets the model.
+        let is_given = call.receiver.is_none()
+            && call.function.is_none()
+            && call.path.is_none()
+            && parameters.iter().any(|name| name == context.slice(call.callee));
+        let model = call.arguments.iter().find(|given| is_given && given.value.is_module());
+        if let Some(model) = model.filter(|_| call.site.grad == Grad::On) {
+            let (receiver, weights) = (context.slice(model.value_span), Some(&model.value.weights));
+            let span = call.span;
+            found.push(Pass { span, site: &call.site, receiver, weights, is_own: false, deep: false });
+            continue;
+        }
         let Some(receiver) = &call.receiver else { continue };
         let is_known = found.iter().any(|pass| pass.span == call.span);
         if call.site.grad == Grad::On && !is_known && runs_pass(context, call) {

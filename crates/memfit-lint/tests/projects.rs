@@ -537,3 +537,58 @@ while True:
     let detached = main.replace("push(state, action)", "push(state, action.detach())");
     assert_eq!(files_with_finding(rule, &files(&detached)), [] as [&str; 0]);
 }
+
+/// A model that is given another one, and a script that trains the inner one.
+fn wrapper(own: &str) -> Vec<(&'static str, String)> {
+    let model = format!(
+        "\
+import torch
+from torch import nn
+
+class Wrapper(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.own = {own}
+
+    def forward(self, x):
+        return self.inner(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+"
+    );
+    let script = "\
+import torch
+from model import Net, Wrapper
+
+net = Wrapper(Net()).cuda()
+optimizer = torch.optim.Adam(net.inner.parameters(), lr=1e-3)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = criterion(net(x), y)
+    loss.backward()
+    optimizer.step()
+"
+    .to_owned();
+    vec![("model.py", model), ("train.py", script)]
+}
+
+#[test]
+fn a_wrapper_has_only_the_weights_of_its_own_class() {
+    for (own, expected) in [
+        ("nn.Linear(8, 8)", &["train.py"] as &[&str]),
+        ("nn.Parameter(torch.zeros(8), requires_grad=False)", &[]),
+        ("torch.linspace(0, 1, 1000)", &[]),
+    ] {
+        let files = wrapper(own);
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        assert_eq!(files_with_finding("gradients-for-nothing", &files), expected, "{own}");
+    }
+}

@@ -90,12 +90,24 @@ fn is_dictionary(context: &Context<'_>, store: &Store) -> bool {
     })
 }
 
-/// Returns `true` if the container is concatenated on the GPU, so that it is needed there.
+/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to the
+/// host in the same statement is not.
 fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
-    context.facts.calls.iter().any(|call| {
-        call.path.as_deref().is_some_and(|path| {
-            ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
-        }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target)
+    let facts = context.facts;
+    facts.calls.iter().any(|call| {
+        let joins =
+            call.path.as_deref().is_some_and(|path| {
+                ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
+            }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target);
+        let is_moved = || {
+            facts.calls.iter().any(|other| {
+                ["cpu", "numpy", "tolist"].iter().any(|way| other.is_method(way))
+                    && other.span.start <= call.span.start
+                    && call.span.end < other.span.end
+                    && other.receiver.as_ref().is_some_and(|of| call.span.end <= of.span.end)
+            })
+        };
+        joins && !is_moved()
     })
 }
 
