@@ -114,11 +114,29 @@ pub(crate) fn is_pass(context: &Context<'_>, op: &Op) -> bool {
     match &op.kind {
         OpKind::Forward => true,
         OpKind::Method { name } => match context.project.methods.get(&**name) {
-            Some(known) => known.passes && !known.others,
+            Some(known) => known.passes && !known.others || passes_here(context.facts, name),
             None => PASSES.contains(&&**name) || context.project.layers.contains(&**name),
         },
         _ => false,
     }
+}
+
+/// Returns `true` for a method that models of this file have, each with a pass and nothing else. Other files may
+/// have methods of the same name.
+fn passes_here(facts: &Facts, name: &str) -> bool {
+    let is_own = |id: &FunctionId| {
+        let function = facts.function(*id);
+        function.name.rsplit('.').next() == Some(name)
+            && function.class.is_some_and(|class| facts.class(class).is_module)
+    };
+    let mut own = facts.function_ids().filter(is_own).peekable();
+    own.peek().is_some()
+        && own.all(|id| {
+            let ops = || facts.ops.iter().filter(|op| op.site.function == id);
+            facts.function(id).grad != Grad::Off
+                && ops().any(|op| runs_model(op) && op.site.grad != Grad::Off)
+                && !ops().any(|op| op.kind.differentiates() || op.site.grad == Grad::Off)
+        })
 }
 
 /// Returns `true` for a method that only other files define, each time with a pass.

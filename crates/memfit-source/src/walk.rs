@@ -504,7 +504,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Value of a type annotation.
-    fn annotation_value(&self, annotation: &Expr) -> Option<Value> {
+    fn annotation_value(&mut self, annotation: &Expr) -> Option<Value> {
         let name = self.full_name(annotation)?;
         let last = name.rsplit('.').next().unwrap_or(&name);
         let kind = match last {
@@ -515,7 +515,7 @@ impl<'a> Walker<'a> {
             "DataLoader" => Kind::Loader(None),
             "Tensor" => Kind::Tensor,
             "str" | "int" | "float" | "bool" => Kind::Number,
-            _ => return None,
+            _ => return self.instance_of(&name),
         };
         Some(Value::from_kind(kind))
     }

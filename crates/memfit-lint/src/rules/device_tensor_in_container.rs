@@ -27,7 +27,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
+use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
 
 use crate::query::{grows, is_emptied, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -218,7 +218,13 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Returns `true` if a trainer with these settings evaluates.
 fn evaluates(facts: &memfit_source::Facts, settings: &Call) -> bool {
     let strategy = settings.keyword("eval_strategy").or_else(|| settings.keyword("evaluation_strategy"));
-    strategy.is_some_and(|strategy| strategy.value.text().is_some_and(|text| text != "no"))
+    // `"steps" if val_data is not None else "no"`
+    let chosen = |strategy: &Argument| {
+        let text = facts.slice(strategy.value_span);
+        text.contains(" if ") && ["\"steps\"", "\"epoch\""].iter().any(|word| text.contains(word))
+    };
+    strategy
+        .is_some_and(|strategy| strategy.value.text().is_some_and(|text| text != "no") || chosen(strategy))
         || facts.calls.iter().any(|call| call.is_method("evaluate"))
 }
 

@@ -38,7 +38,7 @@
 use memfit_source::{Flags, Grad, GraphState, Kind, LoopId, Store, StoreKind, Value};
 
 use crate::passes::runs_model;
-use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied};
+use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -305,8 +305,12 @@ fn is_loss(value: &Value) -> bool {
 fn is_differentiated(context: &Context<'_>, store: &Store, value: &Value) -> bool {
     let own = |value: &Value| {
         value.graph.is_known()
-            && backwards(context.facts)
-                .any(|(op, pass)| op.site.function == store.site.function && pass.loss.graph == value.graph)
+            && backwards(context.facts).any(|(op, pass)| {
+                let name = context.slice(pass.loss_span);
+                op.site.function == store.site.function
+                    && pass.loss.graph == value.graph
+                    && words(context.slice(store.span)).any(|word| word == name)
+            })
     };
     own(value) || value.elements().is_some_and(own)
 }

@@ -508,7 +508,12 @@ impl<'a> Walker<'a> {
                     .keyword("requires_grad")
                     .is_some_and(|argument| argument.value.truth() != Some(false));
                 let graph = if trains { Graph::unknown() } else { Graph::none() };
-                Value::tensor(graph).with_device(device)
+                let first = call.arguments.first().map(|first| &first.value);
+                let is_read = first.is_some_and(|first| {
+                    first.is(Flags::READ) || first.elements().is_some_and(|item| item.is(Flags::READ))
+                });
+                let flags = if is_read { Flags::READ } else { Flags::NONE };
+                Value::tensor(graph).with_device(device).with_flags(flags)
             }
             CallResult::Tensor(flags) => {
                 let mut value = Value::tensor(inputs.clone()).with_flags(flags);

@@ -91,7 +91,9 @@ impl<'a> Walker<'a> {
         if name == "forward" && maybe && !call.arguments.is_empty() && dotted_receiver(node, self.text) {
             return self.call_module(call, &Value { kind: Kind::Module, ..value.clone() });
         }
-        if matches!(name, "train" | "eval") && call.is_statement && maybe && !value.is(Flags::BATCH) {
+        // `vgg = vgg.cuda().eval()`
+        let is_model = call.is_statement || name == "eval" && self.moved_name(node).is_some();
+        if matches!(name, "train" | "eval") && is_model && maybe && !value.is(Flags::BATCH) {
             return self.switch_mode(node, call, receiver, name, inputs);
         }
         // What is computed of a number, or of an array on the host, has no graph either.
@@ -344,7 +346,8 @@ impl<'a> Walker<'a> {
                         self.graphs.set(*id, GraphState::Unknown);
                     }
                 }
-                Value::from_kind(Kind::Number)
+                let is_read = name == "item" && !value.graph.is_none();
+                Value::from_kind(Kind::Number).with_flags(if is_read { Flags::READ } else { Flags::NONE })
             }
             // `cpu()` copies nothing that is already on the host.
             Method::Cpu if value.device == Device::Cpu => moved(Device::Cpu),

@@ -334,7 +334,13 @@ impl<'a> Walker<'a> {
                 let own = self.slice(span(target));
                 let joins = source.is_some_and(|source| self.store_joined(own, source, &value, whole));
                 if let Some(name) = dotted(without_keys(&subscript.value), self.text).filter(|_| !joins) {
-                    self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
+                    // `sums[key] = sums[key] + v`
+                    if let Some(added) = source.and_then(|source| self.added(own, source)) {
+                        let value = self.evaluate_silently(added);
+                        self.store(StoreKind::Add, name, &value, span(added), whole);
+                    } else {
+                        self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
+                    }
                 }
                 self.set_item(subscript, &value);
                 if self.frame.differentiated.contains(own) {

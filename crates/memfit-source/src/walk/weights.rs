@@ -311,10 +311,16 @@ impl<'a> Walker<'a> {
     /// may have a model of the same name.
     pub(super) fn is_other_target(&self, name: &str) -> bool {
         let how = self.frame.env.get(name).map(|binding| binding.how);
+        let Some(CounterBinding::Target(id)) = how else { return false };
+        let over = self.slice(self.facts.loops[id.index()].iterable);
+        let root = over.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
+        // What the function or its object has may be layers.
+        if root == "self" || self.frame.env.get(root).is_some() {
+            return false;
+        }
         let Some(node) = self.definitions.functions[self.frame.function.index()].node else { return false };
         let text = self.slice(super::span(node));
-        matches!(how, Some(CounterBinding::Target(_)))
-            && !MODEL_METHODS.iter().any(|method| text.contains(&format!("{name}{method}")))
+        !MODEL_METHODS.iter().any(|method| text.contains(&format!("{name}{method}")))
     }
 
     /// Returns `true` for a plain name that the text puts into evaluation mode, or whose parameters it lists.
