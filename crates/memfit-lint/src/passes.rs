@@ -1,7 +1,9 @@
 //! Passes of models that a function runs: by itself, in functions that it calls, and in methods that only
 //! other files of the project define.
 
-use memfit_source::{Call, Facts, FunctionId, Grad, LoopId, Op, OpKind, Overlap, Site, Span, Weights};
+use memfit_source::{
+    Call, Facts, FunctionId, Grad, LoopId, Op, OpKind, Overlap, Site, Span, StoreKind, Weights,
+};
 
 use crate::query::words;
 use crate::rule::{Context, Methods};
@@ -16,12 +18,22 @@ pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
         if !passes && is_abstract(facts, id) {
             continue;
         }
+        // A method of an object that gets the model.
+        let hands_to: Vec<String> = facts
+            .calls
+            .iter()
+            .filter(|call| call.site.function == id && call.function.is_none() && !passes)
+            .filter(|call| call.arguments.iter().any(|given| given.value.is_module()))
+            .filter(|call| call.receiver.as_ref().is_some_and(|of| !of.value.is_module()))
+            .filter_map(|call| call.method.as_deref().map(str::to_owned))
+            .collect();
         let turns = ["no_grad", "inference_mode", "set_grad_enabled"].iter().any(|word| text.contains(word));
         let trains = ops().any(|op| op.kind.differentiates());
         let name = function.name.rsplit('.').next().unwrap_or_default();
         let known = methods.entry(name.to_owned()).or_default();
         known.passes |= passes;
-        known.others |= !passes || turns || trains || function.grad == Grad::Off;
+        known.others |= !passes && hands_to.is_empty() || turns || trains || function.grad == Grad::Off;
+        known.hands_to.extend(hands_to);
     }
 }
 
@@ -146,14 +158,17 @@ fn runs_pass(context: &Context<'_>, call: &Call) -> bool {
     else {
         return false;
     };
-    let is_own = call.function.is_some_and(|id| !is_abstract(facts, id));
+    // The passes of a function of this file are known, unless a method of another object runs them.
+    let has_passes = |id: FunctionId| facts.ops.iter().any(|op| op.site.function == id && runs_model(op));
+    let is_own = call.function.is_some_and(|id| !is_abstract(facts, id) && has_passes(id));
     // `self.eval_step(batch)`, `self.spec.objective(batch)`
     let of_self = call.receiver.as_ref().is_some_and(|receiver| {
         let text = facts.slice(receiver.span);
         (text == "self" || text.starts_with("self.")) && !text.contains('(')
     });
-    let known = context.project.methods.get(name).filter(|_| !is_own && of_self);
-    known.is_some_and(|known| known.passes && !known.others)
+    // `task.valid_step(model, batch)`
+    let has_model = || call.arguments.iter().any(|given| given.value.is_module());
+    !is_own && (of_self || has_model()) && context.project.runs_pass(name, 2)
 }
 
 /// Returns `true` for a method that a base class leaves to its subclasses.
@@ -206,6 +221,13 @@ fn is_of(facts: &Facts, mode: &Op, pass: &Pass<'_>) -> bool {
 /// Returns `true` if a value of a loop is given to a pass: a variable of it, or what it computes.
 pub(crate) fn is_fed_by(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
+    let facts = context.facts;
+    // A list of tokens that each iteration adds to.
+    let grows = |word: &str| {
+        facts.stores.iter().any(|store| {
+            store.kind == StoreKind::Append && store.target == word && facts.within(&store.site, looped)
+        })
+    };
     let mut words = words(context.slice(pass.span)).skip(1);
-    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word))
+    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word) || grows(word))
 }

@@ -143,9 +143,9 @@ fn with_unused_scaler(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Finds models in float16 whose loss is differentiated as it is.
 fn of_half_models(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let Some(cast) = trained_in_half(context).next().filter(|_| !facts.text.contains("scale")) else {
-        return;
-    };
+    let mut code = facts.text.lines().map(|line| line.split('#').next().unwrap_or(line));
+    let scales = code.any(|line| line.contains("scale"));
+    let Some(cast) = trained_in_half(context).next().filter(|_| !scales) else { return };
     let trained = backwards(facts).find(|(op, pass)| {
         let is_plain = !pass.managed && !pass.loss.is(Flags::SCALED) && !pass.loss.is(Flags::OPAQUE);
         op.via.is_none() && op.site.order > cast.site.order && repeats(facts, &op.site) && is_plain

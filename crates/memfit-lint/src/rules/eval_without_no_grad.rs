@@ -190,8 +190,11 @@ fn is_plain_name(text: &str) -> bool {
 /// `evaluate`, `Trainer.validate_epoch`, `test`
 fn names_evaluation(function: &str) -> bool {
     let last = function.rsplit('.').next().unwrap_or(function);
-    let first = last.trim_start_matches('_').split('_').next().unwrap_or(last);
-    ["evaluate", "eval", "validate", "validation", "test", "predict"].contains(&first)
+    let mut words = last.trim_start_matches('_').split('_');
+    let first = words.next().unwrap_or(last);
+    let whole = ["evaluate", "evaluation", "validate", "validation", "inference"];
+    ["evaluate", "eval", "validate", "validation", "test", "predict", "inference"].contains(&first)
+        || words.any(|word| whole.contains(&word))
 }
 
 /// `val_loader`, `self.test_dl`, `enumerate(eval_dataloader)`
