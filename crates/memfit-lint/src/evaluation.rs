@@ -315,8 +315,8 @@ pub(crate) fn wants_gradients(context: &Context<'_>, function: FunctionId) -> bo
     code.any(|line| words(line).any(|word| WANTS.contains(&word)))
 }
 
-/// Returns `true` if a loop feeds a model with what unknown code computes from a model, such as an attack that
-/// differentiates by its inputs: `adversary = PGD(net)`, `adv = adversary(x, y)`, `net(adv)`.
+/// Returns `true` if a loop feeds a model with what unknown code computes from a model, such as an attack
+/// that differentiates by its inputs: `adversary = PGD(net)`, `adv = adversary(x, y)`, `net(adv)`.
 pub(crate) fn feeds_back(context: &Context<'_>, looped: LoopId) -> bool {
     let facts = context.facts;
     let takes_model = |call: &Call| call.arguments.iter().any(|given| given.value.is_module());

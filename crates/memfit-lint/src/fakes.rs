@@ -115,8 +115,8 @@ fn is_cleared(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &st
     next.receiver == of_judge && first.is_some_and(|first| matches!(first.kind, OpKind::ZeroGrad { .. }))
 }
 
-/// Returns `true` if the step after a backward pass is the judge's, and the generator steps after it with these
-/// gradients and those of a loss of its own before.
+/// Returns `true` if the step after a backward pass is the judge's, and the generator steps after it with
+/// these gradients and those of a loss of its own before.
 fn is_stepped(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
     let here = |op: &&Op| op.site.function == pass.site.function && op.site.looped == pass.site.looped;
     let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
@@ -136,12 +136,12 @@ fn is_stepped(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &st
             || matches!(op.kind, OpKind::Backward(_)) && op.graph.contains(&generator.graph)
     });
     next.is_some_and(|next| next.receiver == of_judge)
-        && first.is_some_and(|first| is_step(first))
+        && first.is_some_and(is_step)
         && own_loss.is_some_and(|op| matches!(op.kind, OpKind::Backward(_)))
 }
 
-/// Returns `true` if the step after a backward pass is the judge's, and each other method of the object that steps
-/// the generator's optimizer clears its gradients first.
+/// Returns `true` if the step after a backward pass is the judge's, and each other method of the object that
+/// steps the generator's optimizer clears its gradients first.
 fn is_cleared_elsewhere(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
     let class = facts.function(pass.site.function).class;
     let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
@@ -164,7 +164,7 @@ fn is_cleared_elsewhere(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_
     let mut firsts = facts.function_ids().filter(|id| facts.function(*id).class == class).filter_map(|id| {
         let mut ops = facts.ops.iter().filter(|op| op.site.function == id).filter(concerns).peekable();
         let first = ops.peek().copied();
-        ops.any(|op| is_step(op)).then_some(first?)
+        ops.any(is_step).then_some(first?)
     });
     firsts.next().is_some_and(|first| !is_step(first) && firsts.all(|first| !is_step(first)))
 }

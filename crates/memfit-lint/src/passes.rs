@@ -133,8 +133,8 @@ pub(crate) fn is_pass(context: &Context<'_>, op: &Op) -> bool {
     }
 }
 
-/// Returns `true` for a method that models of this file have, each with a pass and nothing else. Other files may
-/// have methods of the same name.
+/// Returns `true` for a method that models of this file have, each with a pass and nothing else. Other files
+/// may have methods of the same name.
 fn passes_here(facts: &Facts, name: &str) -> bool {
     let is_own = |id: &FunctionId| {
         let function = facts.function(*id);

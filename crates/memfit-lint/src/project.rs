@@ -7,8 +7,8 @@ use crate::rule::Project;
 use crate::rules::has_workers;
 
 impl Project {
-    /// Returns `true` if all functions and methods of a name run a pass with gradients on and do nothing else, by
-    /// themselves or by a method to which they give the model.
+    /// Returns `true` if all functions and methods of a name run a pass with gradients on and do nothing
+    /// else, by themselves or by a method to which they give the model.
     pub(crate) fn runs_pass(&self, name: &str, depth: usize) -> bool {
         self.methods.get(name).is_some_and(|known| {
             !known.others

@@ -120,8 +120,8 @@ fn tells_how_to_install(name: &str) -> bool {
     ["readme", "install", "installation"].contains(&stem.to_ascii_lowercase().as_str())
 }
 
-/// The release in a line such as `- PyTorch 1.8.1` or `Tested with PyTorch version 2.0`. `PyTorch 1.8+`, `PyTorch >=
-/// 1.8` and `PyTorch 1.8 or higher` name the oldest one only.
+/// The release in a line such as `- PyTorch 1.8.1` or `Tested with PyTorch version 2.0`. `PyTorch 1.8+`,
+/// `PyTorch >= 1.8` and `PyTorch 1.8 or higher` name the oldest one only.
 fn named_release(line: &str) -> Option<Release> {
     let lower = line.to_ascii_lowercase();
     // An item of a list of requirements, or a step of an installation. What was tested is no requirement.

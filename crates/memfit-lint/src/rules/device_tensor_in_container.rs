@@ -90,8 +90,8 @@ fn is_dictionary(context: &Context<'_>, store: &Store) -> bool {
     })
 }
 
-/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to the
-/// host in the same statement is not.
+/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to
+/// the host in the same statement is not.
 fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
     let facts = context.facts;
     facts.calls.iter().any(|call| {

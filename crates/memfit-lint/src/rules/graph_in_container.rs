@@ -131,8 +131,8 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     })
 }
 
-/// Finds `self.map = attention` in the forward pass of a module that does not use the attribute: each layer keeps
-/// the map of its last pass with the graph.
+/// Finds `self.map = attention` in the forward pass of a module that does not use the attribute: each layer
+/// keeps the map of its last pass with the graph.
 fn maps_in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Assign) {

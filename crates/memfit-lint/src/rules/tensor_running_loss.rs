@@ -301,7 +301,8 @@ fn is_loss(value: &Value) -> bool {
     parts || value.is(Flags::SCALAR) && !value.graph.is_none()
 }
 
-/// Returns `true` for a value with the graph of a loss that the same function differentiates, or a list of them.
+/// Returns `true` for a value with the graph of a loss that the same function differentiates, or a list of
+/// them.
 fn is_differentiated(context: &Context<'_>, store: &Store, value: &Value) -> bool {
     let own = |value: &Value| {
         value.graph.is_known()

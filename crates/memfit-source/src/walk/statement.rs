@@ -207,7 +207,8 @@ impl<'a> Walker<'a> {
     fn expression_statement(&mut self, expression: &'a Expr) {
         if let Expr::Call(call) = expression {
             let value = self.call(call, true);
-            // `model.cuda()` and similar methods modify the model, as `model.eval().requires_grad_(False)` does.
+            // `model.cuda()` and similar methods modify the model, as `model.eval().requires_grad_(False)`
+            // does.
             if let Expr::Attribute(attribute) = &*call.func
                 && value.is_module()
                 && super::weights::RETURNS_ITSELF.contains(&attribute.attr.id.as_str())

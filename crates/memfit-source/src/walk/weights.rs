@@ -307,8 +307,8 @@ impl<'a> Walker<'a> {
         found
     }
 
-    /// Returns `true` for the variable of a loop that its function does not treat as a model: another function
-    /// may have a model of the same name.
+    /// Returns `true` for the variable of a loop that its function does not treat as a model: another
+    /// function may have a model of the same name.
     pub(super) fn is_other_target(&self, name: &str) -> bool {
         let how = self.frame.env.get(name).map(|binding| binding.how);
         let Some(CounterBinding::Target(id)) = how else { return false };
@@ -330,7 +330,8 @@ impl<'a> Walker<'a> {
             && [".eval()", ".parameters()"].iter().any(|way| self.text.contains(&format!("{name}{way}")))
     }
 
-    /// Weights of `self.model` in `model = self.model.to(device)`: the name is another one for the same model.
+    /// Weights of `self.model` in `model = self.model.to(device)`: the name is another one for the same
+    /// model.
     pub(super) fn alias_weights(&mut self, source: &'a Expr) -> Weights {
         let name = match source {
             Expr::Call(call) => self.moved_name(call),
