@@ -10,6 +10,14 @@ use crate::rule::{Context, Methods};
 
 /// Adds the functions of a file.
 pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
+    // Methods of objects that get a model.
+    let handed: Vec<(FunctionId, &str)> = facts
+        .calls
+        .iter()
+        .filter(|call| call.function.is_none() && call.arguments.iter().any(|given| given.value.is_module()))
+        .filter(|call| call.receiver.as_ref().is_some_and(|of| !of.value.is_module()))
+        .filter_map(|call| Some((call.site.function, call.method.as_deref()?)))
+        .collect();
     for id in facts.function_ids().filter(|id| *id != FunctionId::MODULE) {
         let function = facts.function(id);
         let text = facts.slice(function.span);
@@ -18,15 +26,8 @@ pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
         if !passes && is_abstract(facts, id) {
             continue;
         }
-        // A method of an object that gets the model.
-        let hands_to: Vec<String> = facts
-            .calls
-            .iter()
-            .filter(|call| call.site.function == id && call.function.is_none() && !passes)
-            .filter(|call| call.arguments.iter().any(|given| given.value.is_module()))
-            .filter(|call| call.receiver.as_ref().is_some_and(|of| !of.value.is_module()))
-            .filter_map(|call| call.method.as_deref().map(str::to_owned))
-            .collect();
+        let of_this = handed.iter().filter(|(function, _)| *function == id && !passes);
+        let hands_to: Vec<String> = of_this.map(|(_, name)| (*name).to_owned()).collect();
         let turns = ["no_grad", "inference_mode", "set_grad_enabled"].iter().any(|word| text.contains(word));
         let trains = ops().any(|op| op.kind.differentiates());
         let name = function.name.rsplit('.').next().unwrap_or_default();
@@ -158,6 +159,9 @@ fn runs_pass(context: &Context<'_>, call: &Call) -> bool {
     else {
         return false;
     };
+    if !context.project.runs_pass(name, 2) {
+        return false;
+    }
     // The passes of a function of this file are known, unless a method of another object runs them.
     let has_passes = |id: FunctionId| facts.ops.iter().any(|op| op.site.function == id && runs_model(op));
     let is_own = call.function.is_some_and(|id| !is_abstract(facts, id) && has_passes(id));
@@ -168,7 +172,7 @@ fn runs_pass(context: &Context<'_>, call: &Call) -> bool {
     });
     // `task.valid_step(model, batch)`
     let has_model = || call.arguments.iter().any(|given| given.value.is_module());
-    !is_own && (of_self || has_model()) && context.project.runs_pass(name, 2)
+    !is_own && (of_self || has_model())
 }
 
 /// Returns `true` for a method that a base class leaves to its subclasses.

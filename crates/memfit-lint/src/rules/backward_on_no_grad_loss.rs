@@ -1,7 +1,8 @@
 //! # backward-on-no-grad-loss
 //!
 //! ## What it does
-//! Finds `backward()` on a loss that was computed while gradients were off, or of detached values.
+//! Finds `backward()` on a loss that was computed while gradients were off, or of detached values, and loss
+//! functions that make their result of numbers.
 //!
 //! ## Why
 //! Such a loss has no graph, so `backward()` raises `RuntimeError: element 0 of tensors does not require

@@ -3,7 +3,7 @@
 //! ## What it does
 //! Finds tensors on the GPU that are collected, detached or after their backward pass: by a loop, by the
 //! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating Hugging
-//! Face trainer.
+//! Face trainer. What is joined on the GPU and moved to the host at once could be moved batch by batch.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration

@@ -3,8 +3,9 @@
 //! ## What it does
 //! Finds outputs and losses that a loop stores in a container while their graph is alive: in lists and
 //! dictionaries, in tensors that grow by concatenation, in replay buffers. Attributes that other methods of
-//! the object compute count as well, and so do values that a module keeps in each forward pass. The class of
-//! a replay buffer may be in another file.
+//! the object compute count as well, and so do values that a module keeps in each forward pass, also the
+//! attention of the last one. The class of a replay buffer may be in another file. Arrays that a function
+//! returns under a condition have no graph.
 //!
 //! ## Why
 //! A tensor keeps its graph alive, and the graph keeps the activations of its forward pass. Without a

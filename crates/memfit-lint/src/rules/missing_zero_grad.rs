@@ -3,7 +3,8 @@
 //! ## What it does
 //! Finds training loops that never clear the gradients, and training steps in functions and methods whose
 //! optimizer nothing in the file clears, while it may clear others. A function that gets its optimizer from
-//! another file is judged by what that file clears.
+//! another file is judged by what that file clears. Found as well: an optimizer whose step also uses the
+//! gradients that another optimizer's loss left, such as a discriminator's after the generator's.
 //!
 //! ## Why
 //! `backward()` accumulates into the existing gradients. Measured: after the same batch twice they are 2

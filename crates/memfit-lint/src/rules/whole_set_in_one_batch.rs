@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds evaluation in a single batch of the whole data set, by a loop or by a function that gets the loader.
-//! A loader for validation or tests that a function hands on beside one with batches counts as well.
+//! A loader for validation or tests that a function hands on beside one with batches counts as well, and so
+//! does one that a function of the file makes with a size that it is given.
 //!
 //! ## Why
 //! The batch and its activations are as large as the data set, so that the memory for an evaluation grows

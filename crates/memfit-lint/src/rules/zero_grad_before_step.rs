@@ -1,7 +1,7 @@
 //! # zero-grad-before-step
 //!
 //! ## What it does
-//! Finds gradients that are cleared between the backward pass and the step.
+//! Finds gradients that are cleared between the backward pass and the step, also with Accelerate and Fabric.
 //!
 //! ## Why
 //! The step finds no gradients, so nothing is trained. Measured with SGD: after the step, 0 of 15 parameters

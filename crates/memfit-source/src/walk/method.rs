@@ -102,6 +102,7 @@ impl<'a> Walker<'a> {
         }
         // `f.classify(x)`, where the text also calls `f.eval()`.
         if value.is_unknown()
+            && value.is(Flags::GIVEN)
             && !value.is(Flags::BATCH)
             && !call.is_statement
             && !call.arguments.is_empty()
