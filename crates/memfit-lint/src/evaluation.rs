@@ -315,6 +315,37 @@ pub(crate) fn wants_gradients(context: &Context<'_>, function: FunctionId) -> bo
     code.any(|line| words(line).any(|word| WANTS.contains(&word)))
 }
 
+/// Returns `true` if a loop feeds a model with what unknown code computes from a model, such as an attack
+/// that differentiates by its inputs: `adversary = PGD(net)`, `adv = adversary(x, y)`, `net(adv)`.
+pub(crate) fn feeds_back(context: &Context<'_>, looped: LoopId) -> bool {
+    let facts = context.facts;
+    let takes_model = |call: &Call| call.arguments.iter().any(|given| given.value.is_module());
+    let is_unknown = |call: &Call| {
+        let name = context.slice(call.callee).rsplit('.').next().unwrap_or_default();
+        call.function.is_none()
+            && call.result.is_unknown()
+            && context.project.methods.get(name).is_none_or(|known| known.others)
+    };
+    let here = || facts.calls.iter().filter(move |call| facts.within(&call.site, looped));
+    here().filter(|call| is_unknown(call)).any(|call| {
+        let owner = context.slice(call.receiver.as_ref().map_or(call.callee, |receiver| receiver.span));
+        let by_owner = || {
+            facts
+                .calls
+                .iter()
+                .any(|made| takes_model(made) && is_unknown(made) && facts.bound_to(made.span) == Some(owner))
+        };
+        let Some(bound) = facts.bound_to(call.span) else { return false };
+        let feeds = |pass: &&Op| {
+            pass.kind == OpKind::Forward
+                && pass.site.order > call.site.order
+                && facts.within(&pass.site, looped)
+                && words(context.slice(pass.span)).skip(1).any(|word| words(bound).any(|own| own == word))
+        };
+        (takes_model(call) || by_owner()) && facts.ops.iter().any(|pass| feeds(&pass))
+    })
+}
+
 /// Returns `true` if a backward pass of the text goes through what an operation computes.
 pub(crate) fn is_trained_through(facts: &Facts, pass: Span) -> bool {
     let made = facts.calls.iter().find(|call| call.span == pass).map(|call| &call.result.graph);

@@ -46,12 +46,27 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
                 found.span == generator.span && found.labels.iter().any(|label| label.span == pass.span)
                     || found.span == judge.span
             });
-            if own == of_judge || is_said || !is_cleared(facts, pass, generator, &own, &of_judge) {
+            let is_real =
+                |other: &&&Op| other.receiver == judge.receiver && !other.graph.contains(&generator.graph);
+            let is_mixed = || {
+                forwards.iter().any(|other| is_real(&other))
+                    && is_stepped(facts, pass, generator, &own, &of_judge)
+            };
+            if own == of_judge || is_said {
                 continue;
             }
+            let why = if is_cleared(facts, pass, generator, &own, &of_judge)
+                || is_cleared_elsewhere(facts, pass, generator, &own, &of_judge)
+            {
+                "are computed for nothing: they are cleared before its optimizer steps"
+            } else if is_mixed() {
+                "for this loss are added to those of its own: it is also trained against itself"
+            } else {
+                continue;
+            };
             let name = &generator.receiver;
             findings
-                .report(judge.span, format!("gradients of `{name}` are computed for nothing: they are cleared before its optimizer steps"))
+                .report(judge.span, format!("gradients of `{name}` {why}"))
                 .label(pass.span, "by this backward pass")
                 .label(generator.span, "computed here")
                 .help("detach the output for this loss");
@@ -98,4 +113,58 @@ fn is_cleared(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &st
         is_step(op) && op.receiver == own || matches!(op.kind, OpKind::ZeroGrad { .. }) && is_its(op)
     });
     next.receiver == of_judge && first.is_some_and(|first| matches!(first.kind, OpKind::ZeroGrad { .. }))
+}
+
+/// Returns `true` if the step after a backward pass is the judge's, and the generator steps after it with
+/// these gradients and those of a loss of its own before.
+fn is_stepped(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
+    let here = |op: &&Op| op.site.function == pass.site.function && op.site.looped == pass.site.looped;
+    let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
+    let is_clear = |op: &Op| {
+        matches!(op.kind, OpKind::ZeroGrad { .. })
+            && ([own, generator.receiver.as_str()].contains(&op.receiver.as_str())
+                || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes)
+    };
+    let after = || facts.ops.iter().filter(here).filter(|op| op.site.order > pass.site.order);
+    let next = after().find(|op| is_step(op));
+    let first = after().find(|op| is_step(op) && op.receiver == own || is_clear(op));
+    // Its own loss, whose gradients are still there.
+    let mut before = facts.ops.iter().filter(here).filter(|op| op.site.order < pass.site.order);
+    let own_loss = before.rfind(|op| {
+        is_clear(op)
+            || is_step(op) && op.receiver == own
+            || matches!(op.kind, OpKind::Backward(_)) && op.graph.contains(&generator.graph)
+    });
+    next.is_some_and(|next| next.receiver == of_judge)
+        && first.is_some_and(is_step)
+        && own_loss.is_some_and(|op| matches!(op.kind, OpKind::Backward(_)))
+}
+
+/// Returns `true` if the step after a backward pass is the judge's, and each other method of the object that
+/// steps the generator's optimizer clears its gradients first.
+fn is_cleared_elsewhere(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
+    let class = facts.function(pass.site.function).class;
+    let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
+    let is_its = |op: &Op| {
+        [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
+            || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes
+    };
+    let concerns = |op: &&Op| {
+        op.via.is_none() && is_its(op) && (is_step(op) || matches!(op.kind, OpKind::ZeroGrad { .. }))
+    };
+    let here = |op: &&Op| op.via.is_none() && op.site.function == pass.site.function;
+    let mut after = facts.ops.iter().filter(here).filter(|op| op.site.order > pass.site.order);
+    let next_is_its = after.find(|op| is_step(op)).is_some_and(|next| next.receiver == of_judge);
+    if class.is_none() || !own.starts_with("self.") || !next_is_its {
+        return false;
+    }
+    if facts.ops.iter().filter(here).any(|op| concerns(&op)) {
+        return false;
+    }
+    let mut firsts = facts.function_ids().filter(|id| facts.function(*id).class == class).filter_map(|id| {
+        let mut ops = facts.ops.iter().filter(|op| op.site.function == id).filter(concerns).peekable();
+        let first = ops.peek().copied();
+        ops.any(is_step).then_some(first?)
+    });
+    firsts.next().is_some_and(|first| !is_step(first) && firsts.all(|first| !is_step(first)))
 }

@@ -1,13 +1,23 @@
 //! Passes of models that a function runs: by itself, in functions that it calls, and in methods that only
 //! other files of the project define.
 
-use memfit_source::{Call, Facts, FunctionId, Grad, LoopId, Op, OpKind, Overlap, Site, Span, Weights};
+use memfit_source::{
+    Call, Facts, FunctionId, Grad, LoopId, Op, OpKind, Overlap, Site, Span, StoreKind, Weights,
+};
 
 use crate::query::words;
 use crate::rule::{Context, Methods};
 
 /// Adds the functions of a file.
 pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
+    // Methods of objects that get a model.
+    let handed: Vec<(FunctionId, &str)> = facts
+        .calls
+        .iter()
+        .filter(|call| call.function.is_none() && call.arguments.iter().any(|given| given.value.is_module()))
+        .filter(|call| call.receiver.as_ref().is_some_and(|of| !of.value.is_module()))
+        .filter_map(|call| Some((call.site.function, call.method.as_deref()?)))
+        .collect();
     for id in facts.function_ids().filter(|id| *id != FunctionId::MODULE) {
         let function = facts.function(id);
         let text = facts.slice(function.span);
@@ -16,12 +26,15 @@ pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
         if !passes && is_abstract(facts, id) {
             continue;
         }
+        let of_this = handed.iter().filter(|(function, _)| *function == id && !passes);
+        let hands_to: Vec<String> = of_this.map(|(_, name)| (*name).to_owned()).collect();
         let turns = ["no_grad", "inference_mode", "set_grad_enabled"].iter().any(|word| text.contains(word));
         let trains = ops().any(|op| op.kind.differentiates());
         let name = function.name.rsplit('.').next().unwrap_or_default();
         let known = methods.entry(name.to_owned()).or_default();
         known.passes |= passes;
-        known.others |= !passes || turns || trains || function.grad == Grad::Off;
+        known.others |= !passes && hands_to.is_empty() || turns || trains || function.grad == Grad::Off;
+        known.hands_to.extend(hands_to);
     }
 }
 
@@ -61,7 +74,20 @@ pub(crate) fn passes<'a>(context: &'a Context<'_>, function: FunctionId) -> Vec<
         let (receiver, weights) = (op.receiver.as_str(), Some(&op.weights));
         found.push(Pass { span, site: &op.site, receiver, weights, is_own, deep: op.deep });
     }
+    let parameters = &facts.function(function).parameters;
     for call in facts.calls.iter().filter(|call| call.site.function == function && !call.is_statement) {
+        // A function that the caller passes, and that gets the model.
+        let is_given = call.receiver.is_none()
+            && call.function.is_none()
+            && call.path.is_none()
+            && parameters.iter().any(|name| name == context.slice(call.callee));
+        let model = call.arguments.iter().find(|given| is_given && given.value.is_module());
+        if let Some(model) = model.filter(|_| call.site.grad == Grad::On) {
+            let (receiver, weights) = (context.slice(model.value_span), Some(&model.value.weights));
+            let span = call.span;
+            found.push(Pass { span, site: &call.site, receiver, weights, is_own: false, deep: false });
+            continue;
+        }
         let Some(receiver) = &call.receiver else { continue };
         let is_known = found.iter().any(|pass| pass.span == call.span);
         if call.site.grad == Grad::On && !is_known && runs_pass(context, call) {
@@ -101,11 +127,29 @@ pub(crate) fn is_pass(context: &Context<'_>, op: &Op) -> bool {
     match &op.kind {
         OpKind::Forward => true,
         OpKind::Method { name } => match context.project.methods.get(&**name) {
-            Some(known) => known.passes && !known.others,
+            Some(known) => known.passes && !known.others || passes_here(context.facts, name),
             None => PASSES.contains(&&**name) || context.project.layers.contains(&**name),
         },
         _ => false,
     }
+}
+
+/// Returns `true` for a method that models of this file have, each with a pass and nothing else. Other files
+/// may have methods of the same name.
+fn passes_here(facts: &Facts, name: &str) -> bool {
+    let is_own = |id: &FunctionId| {
+        let function = facts.function(*id);
+        function.name.rsplit('.').next() == Some(name)
+            && function.class.is_some_and(|class| facts.class(class).is_module)
+    };
+    let mut own = facts.function_ids().filter(is_own).peekable();
+    own.peek().is_some()
+        && own.all(|id| {
+            let ops = || facts.ops.iter().filter(|op| op.site.function == id);
+            facts.function(id).grad != Grad::Off
+                && ops().any(|op| runs_model(op) && op.site.grad != Grad::Off)
+                && !ops().any(|op| op.kind.differentiates() || op.site.grad == Grad::Off)
+        })
 }
 
 /// Returns `true` for a method that only other files define, each time with a pass.
@@ -115,14 +159,20 @@ fn runs_pass(context: &Context<'_>, call: &Call) -> bool {
     else {
         return false;
     };
-    let is_own = call.function.is_some_and(|id| !is_abstract(facts, id));
+    if !context.project.runs_pass(name, 2) {
+        return false;
+    }
+    // The passes of a function of this file are known, unless a method of another object runs them.
+    let has_passes = |id: FunctionId| facts.ops.iter().any(|op| op.site.function == id && runs_model(op));
+    let is_own = call.function.is_some_and(|id| !is_abstract(facts, id) && has_passes(id));
     // `self.eval_step(batch)`, `self.spec.objective(batch)`
     let of_self = call.receiver.as_ref().is_some_and(|receiver| {
         let text = facts.slice(receiver.span);
         (text == "self" || text.starts_with("self.")) && !text.contains('(')
     });
-    let known = context.project.methods.get(name).filter(|_| !is_own && of_self);
-    known.is_some_and(|known| known.passes && !known.others)
+    // `task.valid_step(model, batch)`
+    let has_model = || call.arguments.iter().any(|given| given.value.is_module());
+    !is_own && (of_self || has_model())
 }
 
 /// Returns `true` for a method that a base class leaves to its subclasses.
@@ -175,6 +225,13 @@ fn is_of(facts: &Facts, mode: &Op, pass: &Pass<'_>) -> bool {
 /// Returns `true` if a value of a loop is given to a pass: a variable of it, or what it computes.
 pub(crate) fn is_fed_by(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
+    let facts = context.facts;
+    // A list of tokens that each iteration adds to.
+    let grows = |word: &str| {
+        facts.stores.iter().any(|store| {
+            store.kind == StoreKind::Append && store.target == word && facts.within(&store.site, looped)
+        })
+    };
     let mut words = words(context.slice(pass.span)).skip(1);
-    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word))
+    words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word) || grows(word))
 }

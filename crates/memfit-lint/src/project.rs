@@ -7,6 +7,16 @@ use crate::rule::Project;
 use crate::rules::has_workers;
 
 impl Project {
+    /// Returns `true` if all functions and methods of a name run a pass with gradients on and do nothing
+    /// else, by themselves or by a method to which they give the model.
+    pub(crate) fn runs_pass(&self, name: &str, depth: usize) -> bool {
+        self.methods.get(name).is_some_and(|known| {
+            !known.others
+                && (known.passes || !known.hands_to.is_empty())
+                && known.hands_to.iter().all(|next| depth > 0 && self.runs_pass(next, depth - 1))
+        })
+    }
+
     /// Adds the facts of one file.
     pub(crate) fn add(&mut self, facts: &Facts) {
         self.layers.extend(facts.stores.iter().filter_map(|store| {

@@ -283,8 +283,19 @@ pub(crate) fn repeats(facts: &Facts, site: &Site) -> bool {
 /// Returns `true` for `x["last"] = v`, which each iteration overwrites.
 pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
     let text = context.slice(store.span);
-    let key = text.split('[').nth(1).unwrap_or_default();
-    key.starts_with(['"', '\'']) || key.starts_with(|c: char| c.is_ascii_digit())
+    let is_constant =
+        |key: &str| key.starts_with(['"', '\'']) || key.starts_with(|c: char| c.is_ascii_digit());
+    let Some(mut rest) = text.strip_prefix(store.target.as_str()).filter(|rest| rest.starts_with('[')) else {
+        return is_constant(text.split('[').nth(1).unwrap_or_default());
+    };
+    // Each key of `losses["train"][step]`.
+    while let Some((key, after)) = rest.strip_prefix('[').and_then(|keys| keys.split_once(']')) {
+        if !is_constant(key) {
+            return false;
+        }
+        rest = after;
+    }
+    true
 }
 
 /// Returns `true` if a part of a text turns gradients off by volatile inputs. They do so before PyTorch 0.4

@@ -13,6 +13,9 @@ const MAX_FILE_BYTES: u64 = 256 << 10;
 /// Maximum entries of a folder that are looked at.
 const MAX_ENTRIES: usize = 4096;
 
+/// Maximum bytes of an item in a guide's list of requirements.
+const MAX_ITEM_BYTES: usize = 120;
+
 /// A release: its first two numbers.
 type Release = (u32, u32);
 
@@ -47,7 +50,7 @@ impl AllowedTorch {
         if stated.is_some_and(|stated| stated.below.is_some()) {
             return stated;
         }
-        let commands = named(tells_how_to_install).filter_map(|path| Self::of_commands(&read(path)?));
+        let commands = named(tells_how_to_install).filter_map(|path| Self::of_guide(&read(path)?));
         commands.reduce(Self::oldest).or(stated)
     }
 
@@ -57,11 +60,17 @@ impl AllowedTorch {
         lines.flat_map(requirements).reduce(Self::oldest)
     }
 
-    /// The limit in the `pip install` and `conda install` commands of a guide; `None` if none pins PyTorch.
-    fn of_commands(text: &str) -> Option<Self> {
+    /// The limit in the `pip install` and `conda install` commands of a guide, or else the release that it
+    /// names; `None` if it has neither.
+    fn of_guide(text: &str) -> Option<Self> {
         let commands =
             text.lines().filter(|line| line.contains("pip install") || line.contains("conda install"));
-        commands.flat_map(requirements).filter(|stated| stated.below.is_some()).reduce(Self::oldest)
+        let pinned =
+            commands.flat_map(requirements).filter(|stated| stated.below.is_some()).reduce(Self::oldest);
+        pinned.or_else(|| {
+            let named = text.lines().filter_map(named_release);
+            named.map(|(major, minor)| Self { below: Some((major, minor + 1)) }).reduce(Self::oldest)
+        })
     }
 
     /// Of several statements, such as one for each platform, the one with the oldest release counts.
@@ -109,6 +118,43 @@ fn states_requirements(name: &str) -> bool {
 fn tells_how_to_install(name: &str) -> bool {
     let stem = name.strip_suffix(".md").or_else(|| name.strip_suffix(".rst")).unwrap_or_default();
     ["readme", "install", "installation"].contains(&stem.to_ascii_lowercase().as_str())
+}
+
+/// The release in a line such as `- PyTorch 1.8.1` or `Tested with PyTorch version 2.0`. `PyTorch 1.8+`,
+/// `PyTorch >= 1.8` and `PyTorch 1.8 or higher` name the oldest one only.
+fn named_release(line: &str) -> Option<Release> {
+    let lower = line.to_ascii_lowercase();
+    // An item of a list of requirements, or a step of an installation. What was tested is no requirement.
+    let item = lower.trim_start_matches(|c: char| !c.is_alphabetic());
+    let starts = ["pytorch", "torch", "python", "install", "require", "dependenc", "prerequisite"];
+    if line.len() > MAX_ITEM_BYTES
+        || !starts.iter().any(|word| item.starts_with(word))
+        || lower.contains("tested")
+    {
+        return None;
+    }
+    lower.match_indices("torch").find_map(|(at, name)| {
+        let before = lower[..at].strip_suffix("py").unwrap_or(&lower[..at]);
+        let is_part = |c: char| c.is_alphanumeric() || "-_./".contains(c);
+        let rest = &lower[at + name.len()..];
+        if before.ends_with(is_part) || rest.starts_with(|c: char| c.is_alphanumeric() || "-_./".contains(c))
+        {
+            return None;
+        }
+        let rest = rest.trim_start_matches([' ', '(', '[', ':', '`', '*', '|', '"']);
+        let rest = rest.strip_prefix("version").unwrap_or(rest);
+        let rest = rest.trim_start_matches([' ', '(', '[', ':', '`', '*', '|', '=']);
+        let rest = rest.strip_prefix('v').unwrap_or(rest);
+        let length = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
+        let (version, after) = rest.split_at(length);
+        let mut numbers = version.split('.').map_while(|number| number.parse::<u32>().ok());
+        let release = (numbers.next()?, numbers.next()?);
+        let later = ["higher", "later", "newer", "above", "greater", "upward", "onward", "up"];
+        let open = after.starts_with(['+', '~', '-', '<', '>'])
+            || after.split(|c: char| !c.is_alphabetic()).take(5).any(|word| later.contains(&word));
+        // Releases of PyTorch so far; other numbers are of something else.
+        (!open && release.0 <= 2).then_some(release)
+    })
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -219,6 +265,14 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let of_folder = || AllowedTorch::of_folder(root.path()).map(|allowed| allowed.below);
         let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
+        write("README.md", "Requirements: Python 3.8, PyTorch 1.4.0 and torchvision 0.5");
+        assert_eq!(of_folder(), Some(Some((1, 5))));
+        write("README.md", "1. Install [PyTorch 2.0](https://pytorch.org/get-started/locally/)");
+        assert_eq!(of_folder(), Some(Some((2, 1))));
+        write("README.md", "Tested on PyTorch version 1.13.1.\nBy default, this uses PyTorch 2.0.");
+        assert_eq!(of_folder(), None);
+        write("README.md", "PyTorch 1.4+, PyTorch 1.4 or higher, pytorch-lightning 1.2, PyTorch >= 1.2");
+        assert_eq!(of_folder(), None);
         write("INSTALL.md", "PyTorch>=1.7\n\n    pip install torch==1.8.0+cu111 torchvision==0.9.0+cu111\n");
         assert_eq!(of_folder(), Some(Some((1, 9))));
         write("setup.cfg", "install_requires =\n    torch >= 2.0.0\n");

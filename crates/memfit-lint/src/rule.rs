@@ -72,12 +72,14 @@ pub(crate) struct Context<'a> {
 }
 
 /// What the functions and methods of a project that share a name do.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Namesakes {
     /// One of them calls a model with gradients on.
     pub(crate) passes: bool,
     /// One of them turns gradients off, trains, or calls no model.
     pub(crate) others: bool,
+    /// Methods of other objects to which those of them that call no model give one.
+    pub(crate) hands_to: Vec<String>,
 }
 
 /// Names of the functions and methods of a project.

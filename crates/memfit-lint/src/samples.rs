@@ -3,7 +3,9 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, GraphState, Op, OpKind, Span};
 
-use crate::evaluation::{HELP, WHY, is_tested, is_trained_through, runs_in_training, wants_gradients};
+use crate::evaluation::{
+    HELP, WHY, feeds_back, is_tested, is_trained_through, runs_in_training, wants_gradients,
+};
 use crate::passes::{is_fed_by, is_pass, passes};
 use crate::query::{backwards, is_volatile};
 use crate::rule::{Context, Findings};
@@ -211,7 +213,9 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .calls
                 .iter()
                 .any(|call| call.span == pass.span && !call.is_statement && !call.result.graph.is_none());
-            pass.is_own && pass.site.looped.is_some_and(|id| is_fed_by(context, pass, id)) && is_bound
+            pass.is_own
+                && pass.site.looped.is_some_and(|id| is_fed_by(context, pass, id) && !feeds_back(context, id))
+                && is_bound
         });
         if let Some(pass) = pass.filter(|pass| !is_reported(findings, pass.span)) {
             findings.report(pass.span, WHY).help(HELP);

@@ -442,6 +442,8 @@ pub struct Store {
     pub by: Option<(FunctionId, Arc<str>)>,
     /// `true` if the object that keeps it selects elements at random.
     pub sampled: bool,
+    /// `true` if the method's object keeps it in a container that its class never empties.
+    pub stays: bool,
     /// Site of the store.
     pub site: Site,
 }

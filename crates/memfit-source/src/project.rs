@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub(crate) use summary::{ClassExport, ModelOrigin, Returned, StoredParameters, Summary, SummaryOp};
+pub(crate) use summary::{
+    ArraySwitch, ClassExport, ModelOrigin, Returned, StoredParameters, Summary, SummaryOp,
+};
 
 /// Definitions of a module by name.
 #[derive(Clone, Debug, Default)]

@@ -44,7 +44,7 @@ use crate::facts::{
 use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::names;
 use crate::position::Span;
-use crate::project::{ClassExport, Imports, Index, StoredParameters, Summary};
+use crate::project::{ArraySwitch, ClassExport, Imports, Index, StoredParameters, Summary};
 use definitions::Definitions;
 use env::{Binding, Env, Graphs};
 use full_names::Names;
@@ -78,6 +78,10 @@ struct Frame<'a> {
     yields: bool,
     /// Returned value, with the states of its graphs at the return.
     returned: Option<(Value, FxHashMap<u32, GraphState>)>,
+    /// Returns of arrays, each with the parameter on whose truth it depends.
+    arrays: Vec<Option<ArraySwitch>>,
+    /// Number of its `return` statements.
+    returns: usize,
     /// First graph id of this frame.
     first_graph: u32,
     /// First graph id of the current iteration of the innermost loop.
@@ -213,6 +217,8 @@ impl Frame<'_> {
             escaped: FxHashSet::default(),
             yields: false,
             returned: None,
+            arrays: Vec::new(),
+            returns: 0,
             first_graph,
             iteration_first_graph: first_graph,
             loop_first_graph: first_graph,
@@ -477,6 +483,12 @@ impl<'a> Walker<'a> {
             value = annotation_value;
         }
         match value.kind {
+            // `def log(self, loss: float)` is also given tensors.
+            Kind::Number
+                if class.is_some() && annotation.is_some_and(|is| self.slice(span(is)).contains("float")) =>
+            {
+                value.graph = Graph::of_parameter(graph);
+            }
             Kind::Unknown | Kind::Tensor => {
                 value.graph = Graph::of_parameter(graph);
                 value = value.with_flags(Flags::GIVEN);
@@ -492,7 +504,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Value of a type annotation.
-    fn annotation_value(&self, annotation: &Expr) -> Option<Value> {
+    fn annotation_value(&mut self, annotation: &Expr) -> Option<Value> {
         let name = self.full_name(annotation)?;
         let last = name.rsplit('.').next().unwrap_or(&name);
         let kind = match last {
@@ -503,7 +515,7 @@ impl<'a> Walker<'a> {
             "DataLoader" => Kind::Loader(None),
             "Tensor" => Kind::Tensor,
             "str" | "int" | "float" | "bool" => Kind::Number,
-            _ => return None,
+            _ => return self.instance_of(&name),
         };
         Some(Value::from_kind(kind))
     }

@@ -1,7 +1,8 @@
 //! # autocast-without-scaler
 //!
 //! ## What it does
-//! Finds training under autocast to float16 without a gradient scaler, also where an option turns it on.
+//! Finds training under autocast to float16 without a gradient scaler, also where an option turns it on, with a
+//! scaler that nothing uses, and training of a model whose weights are float16.
 //!
 //! ## Why
 //! Small gradients underflow to zero in float16. Measured: a gradient of 1e-8 becomes 0.0, and scaled by
@@ -32,9 +33,9 @@
 //! ## References
 //! - [Gradient scaling](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)
 
-use memfit_source::{DType, Flags, Grad, OpKind};
+use memfit_source::{Call, DType, Flags, Grad, Kind, OpKind};
 
-use crate::query::{backwards, repeats};
+use crate::query::{backwards, repeats, trained_in_half};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -47,6 +48,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    with_unused_scaler(context, findings);
     // Another library may scale, and a type chosen elsewhere may not be float16.
     let used = facts.text.lines().filter(|line| {
         let line = line.trim_start();
@@ -70,6 +72,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     if elsewhere.iter().any(|word| lower.contains(word)) {
         return;
     }
+    of_half_models(context, findings);
     let on_cpu = |call: &memfit_source::Call| {
         call.argument(0, "device_type").is_some_and(|argument| argument.value.text() == Some("cpu"))
     };
@@ -99,5 +102,59 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .label(cast.span, "autocast to float16")
                 .help("scale the loss with a `GradScaler`, or cast to bfloat16");
         }
+    }
+}
+
+/// Finds a script that makes a scaler, and neither scales a loss with it nor hands it on.
+fn with_unused_scaler(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let mut made = facts.scalers.iter().filter_map(|index| facts.calls.get(*index));
+    let (Some(scaler), None) = (made.next(), made.next()) else { return };
+    let Some(name) = facts.bound_to(scaler.span) else { return };
+    let is_plain = name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let is_off = scaler.keyword("enabled").is_some_and(|enabled| enabled.value.truth() == Some(false));
+    let own = |call: &Call| call.receiver.as_ref().is_some_and(|of| context.slice(of.span) == name);
+    let used = facts.calls.iter().any(|call| {
+        own(call) && !["state_dict", "load_state_dict"].iter().any(|way| call.is_method(way))
+            || call.arguments.iter().any(|given| context.slice(given.value_span) == name)
+    });
+    let others = ["accelerat", "deepspeed", "fabric", "lightning", "scale_loss"];
+    let lower = facts.text.to_ascii_lowercase();
+    let casts = facts.calls.iter().any(|call| matches!(call.result.kind, Kind::Autocast(_)));
+    if !is_plain || is_off || used || !casts || others.iter().any(|word| lower.contains(word)) {
+        return;
+    }
+    let trained = backwards(facts).find(|(op, pass)| {
+        let has_model = facts.ops.iter().any(|other| {
+            other.kind == OpKind::Forward
+                && other.site.function == op.site.function
+                && other.site.looped == op.site.looped
+                && other.site.order < op.site.order
+        });
+        repeats(facts, &op.site) && op.via.is_none() && !pass.managed && has_model
+    });
+    if let Some((op, _)) = trained {
+        findings
+            .report(op.span, format!("the loss is not scaled, although `{name}` is there for gradients in float16"))
+            .label(scaler.span, "nothing uses this scaler")
+            .help(format!("call `{name}.scale(loss).backward()`, `{name}.step(optimizer)` and `{name}.update()`; for bfloat16 alone, remove the scaler"));
+    }
+}
+
+/// Finds models in float16 whose loss is differentiated as it is.
+fn of_half_models(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let mut code = facts.text.lines().map(|line| line.split('#').next().unwrap_or(line));
+    let scales = code.any(|line| line.contains("scale"));
+    let Some(cast) = trained_in_half(context).next().filter(|_| !scales) else { return };
+    let trained = backwards(facts).find(|(op, pass)| {
+        let is_plain = !pass.managed && !pass.loss.is(Flags::SCALED) && !pass.loss.is(Flags::OPAQUE);
+        op.via.is_none() && op.site.order > cast.site.order && repeats(facts, &op.site) && is_plain
+    });
+    if let Some((op, _)) = trained {
+        findings
+            .report(op.span, "gradients in float16 are not scaled: small ones become zero")
+            .label(cast.span, "the model is in float16")
+            .help("keep the weights in float32, cast with `torch.autocast`, and scale the loss with a `GradScaler`; or use bfloat16");
     }
 }

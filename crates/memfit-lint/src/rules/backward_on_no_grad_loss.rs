@@ -1,7 +1,8 @@
 //! # backward-on-no-grad-loss
 //!
 //! ## What it does
-//! Finds `backward()` on a loss that was computed while gradients were off, or of detached values.
+//! Finds `backward()` on a loss that was computed while gradients were off, or of detached values, and loss
+//! functions that make their result of numbers.
 //!
 //! ## Why
 //! Such a loss has no graph, so `backward()` raises `RuntimeError: element 0 of tensors does not require
@@ -28,7 +29,7 @@
 
 use memfit_source::{Call, Flags};
 
-use crate::query::backwards;
+use crate::query::{backwards, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -41,6 +42,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     made_anew(context, findings);
+    of_numbers(context, findings);
     for (op, backward) in backwards(context.facts) {
         if op.via.is_some() || !backward.loss.graph.is_none() {
             continue;
@@ -95,5 +97,48 @@ fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
             )
             .label(op.span, "the backward pass")
             .help("call `backward()` on the loss as it is; if it has no graph, find where that is lost");
+    }
+}
+
+/// Finds losses that the forward pass of a loss makes of numbers that it read from others.
+fn of_numbers(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let makes = ["torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor"];
+    for call in facts.calls.iter().filter(|call| makes.iter().any(|path| call.is(path))) {
+        let function = facts.function(call.site.function);
+        let is_loss = function.class.is_some_and(|class| {
+            let class = facts.class(class);
+            class.is_module && (class.name.ends_with("Loss") || class.name.ends_with("Criterion"))
+        });
+        let name = facts.bound_to(call.span).or_else(|| {
+            // `loss = torch.tensor(losses).mean()`
+            let outer = facts.calls.iter().find(|other| {
+                other.receiver.as_ref().is_some_and(|of| of.span == call.span)
+                    && ["mean", "sum"].iter().any(|way| other.is_method(way))
+            })?;
+            facts.bound_to(outer.span)
+        });
+        let Some(name) = name.filter(|_| call.result.is(Flags::READ) && call.result.graph.is_none()) else {
+            continue;
+        };
+        let returned = context.slice(function.span).lines().any(|line| {
+            let value = line.trim().strip_prefix("return ").unwrap_or_default();
+            words(value.split(',').next().unwrap_or_default()).any(|word| word == name)
+        });
+        let again = facts.calls.iter().any(|other| {
+            other.site.function == call.site.function
+                && other.span != call.span
+                && other.site.order > call.site.order
+                && !(other.span.start <= call.span.start && call.span.end <= other.span.end)
+                && facts.bound_to(other.span) == Some(name)
+        });
+        if is_loss && function.name.ends_with(".forward") && returned && !again {
+            findings
+                .report(
+                    call.span,
+                    format!("`{name}` is made of numbers: it has no graph, and nothing is trained by it"),
+                )
+                .help("keep the losses as tensors, and join them with `torch.stack(losses).mean()`");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ## What it does
 //! Finds models and their weights that are copied while they are on the GPU, in a loop or in an object that a
-//! loop calls, and lists of such copies.
+//! loop calls, and lists of such copies. A model that an object is given is where the project moves its models.
 //!
 //! ## Why
 //! `copy.deepcopy` of a model on the GPU allocates all of its parameters and buffers there a second time.
@@ -28,9 +28,9 @@
 //! ## References
 //! - [copy](https://docs.python.org/3/library/copy.html)
 
-use memfit_source::{Device, Flags, Kind, StoreKind};
+use memfit_source::{Argument, Call, Device, Flags, Function, Kind, Store, StoreKind};
 
-use crate::query::{grows, has_constant_key, repeats};
+use crate::query::{grows, has_constant_key, repeats, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -46,7 +46,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(first) = call.arguments.first() else { continue };
         let model = first.value.is_module() && first.value.device == Device::Cuda;
         // Copied weights of a model on the GPU are on the GPU as well.
-        let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device.is_gpu();
+        // A model that another file made is where the project moves its models.
+        let made_elsewhere = first.value.device == Device::Unknown
+            && context.project.on_card
+            && is_given(context, call, first);
+        let weights =
+            matches!(first.value.kind, Kind::StateDict) && (first.value.device.is_gpu() || made_elsewhere);
         if weights && repeats(context.facts, &call.site) {
             findings
                 .report(call.span, "the copy of the weights is on the GPU, too, and is made again in every iteration")
@@ -91,4 +96,28 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 "copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`",
             );
     }
+}
+
+/// Returns `true` for the state of a model that the function, or the constructor of its class, gets as an
+/// argument.
+fn is_given(context: &Context<'_>, call: &Call, state: &Argument) -> bool {
+    let facts = context.facts;
+    let text = context.slice(state.value_span);
+    let Some(model) = text.strip_suffix(".state_dict()") else { return false };
+    let model = model.strip_suffix(".module").unwrap_or(model);
+    let function = facts.function(call.site.function);
+    let has = |function: &Function, name: &str| function.parameters.iter().any(|known| known == name);
+    if !model.starts_with("self.") {
+        return has(function, model);
+    }
+    let mut set = facts.stores.iter().filter(|store| {
+        store.kind == StoreKind::Assign
+            && store.target == model
+            && facts.function(store.site.function).class == function.class
+    });
+    let of_argument = |store: &Store| {
+        let init = facts.function(store.site.function);
+        init.name.ends_with(".__init__") && words(context.slice(store.value_span)).any(|word| has(init, word))
+    };
+    set.next().is_some_and(|store| of_argument(store) && set.next().is_none())
 }

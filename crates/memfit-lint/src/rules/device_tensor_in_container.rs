@@ -3,7 +3,7 @@
 //! ## What it does
 //! Finds tensors on the GPU that are collected, detached or after their backward pass: by a loop, by the
 //! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating Hugging
-//! Face trainer.
+//! Face trainer. What is joined on the GPU and moved to the host at once could be moved batch by batch.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
@@ -27,7 +27,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
+use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
 
 use crate::query::{grows, is_emptied, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -90,12 +90,24 @@ fn is_dictionary(context: &Context<'_>, store: &Store) -> bool {
     })
 }
 
-/// Returns `true` if the container is concatenated on the GPU, so that it is needed there.
+/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to
+/// the host in the same statement is not.
 fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
-    context.facts.calls.iter().any(|call| {
-        call.path.as_deref().is_some_and(|path| {
-            ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
-        }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target)
+    let facts = context.facts;
+    facts.calls.iter().any(|call| {
+        let joins =
+            call.path.as_deref().is_some_and(|path| {
+                ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
+            }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target);
+        let is_moved = || {
+            facts.calls.iter().any(|other| {
+                ["cpu", "numpy", "tolist"].iter().any(|way| other.is_method(way))
+                    && other.span.start <= call.span.start
+                    && call.span.end < other.span.end
+                    && other.receiver.as_ref().is_some_and(|of| call.span.end <= of.span.end)
+            })
+        };
+        joins && !is_moved()
     })
 }
 
@@ -206,7 +218,13 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Returns `true` if a trainer with these settings evaluates.
 fn evaluates(facts: &memfit_source::Facts, settings: &Call) -> bool {
     let strategy = settings.keyword("eval_strategy").or_else(|| settings.keyword("evaluation_strategy"));
-    strategy.is_some_and(|strategy| strategy.value.text().is_some_and(|text| text != "no"))
+    // `"steps" if val_data is not None else "no"`
+    let chosen = |strategy: &Argument| {
+        let text = facts.slice(strategy.value_span);
+        text.contains(" if ") && ["\"steps\"", "\"epoch\""].iter().any(|word| text.contains(word))
+    };
+    strategy
+        .is_some_and(|strategy| strategy.value.text().is_some_and(|text| text != "no") || chosen(strategy))
         || facts.calls.iter().any(|call| call.is_method("evaluate"))
 }
 

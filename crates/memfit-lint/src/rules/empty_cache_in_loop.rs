@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds `torch.cuda.empty_cache()` in every iteration of a loop over batches, in a training step that is a
-//! method, and in a helper that a training loop calls.
+//! method, and in a helper that a training loop calls. Tests and measurements of times or memory are left
+//! alone.
 //!
 //! ## Why
 //! It returns cached blocks to the driver, and the next iteration allocates them again: `cudaFree`,
@@ -27,7 +28,7 @@
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
 
-use memfit_source::{Call, Facts, Op, OpKind};
+use memfit_source::{Call, Facts, FunctionId, LoopId, Op, OpKind};
 
 use crate::query::{catches_all, catches_memory, is_batch_loop};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -58,7 +59,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && !is_rest
                 && !device_test(context.slice(facts.guard(id).test))
         });
-        if guarded || call.site.handler.is_some() {
+        if guarded || call.site.handler.is_some() || measures(facts, call.site.function, looped) {
             continue;
         }
         // A search for the largest batch size empties the cache before each attempt.
@@ -99,6 +100,41 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             );
     }
 }
+
+/// Returns `true` for a loop of a test, and for one that measures and trains nothing: it empties the cache so
+/// that each measurement begins alike.
+fn measures(facts: &Facts, function: FunctionId, looped: LoopId) -> bool {
+    let here = |call: &&Call| facts.within(&call.site, looped);
+    let named = |names: &'static [&str]| {
+        facts
+            .calls
+            .iter()
+            .filter(here)
+            .any(|call| call.path.as_deref().is_some_and(|path| names.contains(&path)))
+    };
+    let trains = facts.ops_in(looped).any(|op| matches!(op.kind, OpKind::Step { .. }));
+    let times = named(CLOCKS) && named(&["torch.cuda.synchronize"]);
+    crate::evaluation::is_tested(facts, function) || !trains && (times || named(METERS))
+}
+
+/// Functions that tell the time.
+const CLOCKS: &[&str] = &[
+    "time.time",
+    "time.perf_counter",
+    "time.monotonic",
+    "time.time_ns",
+    "time.perf_counter_ns",
+    "timeit.default_timer",
+];
+
+/// Functions with which a measurement of times or of memory begins.
+const METERS: &[&str] = &[
+    "torch.cuda.Event",
+    "torch.cuda.reset_peak_memory_stats",
+    "torch.cuda.reset_max_memory_allocated",
+    "timeit.timeit",
+    "timeit.repeat",
+];
 
 fn device_test(test: &str) -> bool {
     test.contains("is_available") || test.contains("cuda")

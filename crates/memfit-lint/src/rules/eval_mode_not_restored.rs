@@ -3,7 +3,8 @@
 //! ## What it does
 //! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by a
 //! function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may be
-//! its input.
+//! its input. So is one that the training function itself puts into evaluation mode, as for a classifier on
+//! frozen features.
 //!
 //! ## Why
 //! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation
@@ -66,7 +67,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         // An iteration that ends with the evaluation and leaves the loop is the last.
-        if ends_loop(context, op, looped) || is_modeless(context, op) || is_never_stepped(facts, op, looped) {
+        if ends_loop(context, op, looped)
+            || is_modeless(context, op)
+            || is_never_stepped(facts, op, looped)
+            || is_meant(facts, op, looped)
+        {
             continue;
         }
         let found = facts.looped(looped);
@@ -81,6 +86,35 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn is_of_one_call(op: &Op, other: &Op) -> bool {
     let is_elsewhere = op.span == other.span;
     op.via.is_some() && op.via == other.via && (is_elsewhere || op.via != Some(FunctionId::MODULE))
+}
+
+/// Returns `true` if a function that trains puts the model into evaluation mode first, as for a classifier on
+/// frozen features: it trains in that mode on purpose.
+fn is_meant(facts: &Facts, op: &Op, looped: LoopId) -> bool {
+    facts.ops_in(looped).any(|mode| {
+        let same_call =
+            |other: &&Op| other.call.is_some() && other.call == mode.call && other.via == mode.via;
+        let switches = || {
+            facts
+                .ops_in(looped)
+                .filter(same_call)
+                .filter(|other| matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode))
+        };
+        let is_same =
+            mode.receiver == op.receiver || facts.overlap(&mode.weights, &op.weights) == Overlap::Yes;
+        let trains = facts.ops_in(looped).filter(same_call).any(|other| {
+            matches!(other.kind, OpKind::Backward(_))
+                && other.site.order > mode.site.order
+                && switches()
+                    .filter(|next| next.site.order < other.site.order)
+                    .last()
+                    .is_some_and(|last| last.site.order == mode.site.order)
+        });
+        // An attack differentiates, and steps nothing.
+        let steps =
+            || facts.ops_in(looped).filter(same_call).any(|other| matches!(other.kind, OpKind::Step { .. }));
+        mode.kind == OpKind::EvalMode && is_same && trains && steps()
+    })
 }
 
 /// Returns `true` if no backward pass of the loop reaches the model, for example a moving average of the

@@ -145,6 +145,7 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
         || steps
         || wants.iter().any(|word| body.contains(word))
         || context.may_be_without_grad(function)
+        || crate::evaluation::feeds_back(context, looped)
     {
         return false;
     }
@@ -154,10 +155,26 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
         || word_of_evaluation(context.slice(over.iterable))
             && !over.is_while
             && is_plain_name(context.slice(over.iterable));
-    let within_batches = facts.enclosing(Some(looped)).any(|id| facts.over_batches(id));
+    let within_batches =
+        facts.enclosing(Some(looped)).any(|id| facts.over_batches(id) || moves_targets(context, id));
     let said = within_batches && names_evaluation(&facts.function(function).name);
     let plays = over.is_while && names_evaluation(&facts.function(function).name);
     eval_mode && (!over.is_while || plays) && is_fed_by(context, pass, looped) || named && pass.is_own || said
+}
+
+/// Returns `true` for a loop that moves its variables to the GPU: they are batches.
+fn moves_targets(context: &Context<'_>, looped: LoopId) -> bool {
+    let facts = context.facts;
+    let targets = &facts.looped(looped).targets;
+    facts.calls.iter().any(|call| {
+        (call.is_method("to") || call.is_method("cuda"))
+            && call.result.device.is_gpu()
+            && facts.within(&call.site, looped)
+            && call
+                .receiver
+                .as_ref()
+                .is_some_and(|of| targets.iter().any(|name| name == context.slice(of.span)))
+    })
 }
 
 /// Returns `true` if the model's output is not bound to a name, so that it is freed before the next forward
@@ -173,8 +190,11 @@ fn is_plain_name(text: &str) -> bool {
 /// `evaluate`, `Trainer.validate_epoch`, `test`
 fn names_evaluation(function: &str) -> bool {
     let last = function.rsplit('.').next().unwrap_or(function);
-    let first = last.trim_start_matches('_').split('_').next().unwrap_or(last);
-    ["evaluate", "eval", "validate", "validation", "test", "predict"].contains(&first)
+    let mut words = last.trim_start_matches('_').split('_');
+    let first = words.next().unwrap_or(last);
+    let whole = ["evaluate", "evaluation", "validate", "validation", "inference"];
+    ["evaluate", "eval", "validate", "validation", "test", "predict", "inference"].contains(&first)
+        || words.any(|word| whole.contains(&word))
 }
 
 /// `val_loader`, `self.test_dl`, `enumerate(eval_dataloader)`

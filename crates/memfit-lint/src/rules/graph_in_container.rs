@@ -3,8 +3,9 @@
 //! ## What it does
 //! Finds outputs and losses that a loop stores in a container while their graph is alive: in lists and
 //! dictionaries, in tensors that grow by concatenation, in replay buffers. Attributes that other methods of
-//! the object compute count as well, and so do values that a module keeps in each forward pass. The class of
-//! a replay buffer may be in another file.
+//! the object compute count as well, and so do values that a module keeps in each forward pass, also the
+//! attention of the last one. The class of a replay buffer may be in another file. Arrays that a function
+//! returns under a condition have no graph.
 //!
 //! ## Why
 //! A tensor keeps its graph alive, and the graph keeps the activations of its forward pass. Without a
@@ -34,7 +35,7 @@
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{Flags, GraphState, Kind, Store, StoreKind};
+use memfit_source::{Flags, Grad, GraphState, Kind, Store, StoreKind};
 
 use crate::query::{grows, grows_in_object, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -45,6 +46,7 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     in_forward(context, findings);
+    maps_in_forward(context, findings);
     for store in &facts.stores {
         let sampled = is_sampled(context, store);
         let into = matches!(store.kind, StoreKind::Append | StoreKind::Join)
@@ -130,6 +132,55 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     })
 }
 
+/// Finds `self.map = attention` in the forward pass of a module that does not use the attribute: each layer
+/// keeps the map of its last pass with the graph.
+fn maps_in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Assign) {
+        let function = facts.function(store.site.function);
+        let Some(class) = function.class.filter(|class| facts.class(*class).is_module) else { continue };
+        let Some(name) = store.target.strip_prefix("self.").filter(|name| !name.contains('.')) else {
+            continue;
+        };
+        let is_map = store.value.is(Flags::SOFTMAX)
+            && matches!(store.value.kind, Kind::Tensor)
+            && !store.value.graph.is_none();
+        if !is_map
+            || !function.name.ends_with(".forward")
+            || store.site.grad == Grad::Off
+            || store.site.guard.is_some()
+            || facts.class(class).is_managed
+            || is_read(facts, name)
+            || context.may_be_without_grad(store.site.function)
+        {
+            continue;
+        }
+        let text = context.slice(store.value_span);
+        findings
+            .report(
+                store.value_span,
+                format!(
+                    "`{}` keeps the attention of the last pass with its graph until the next one",
+                    store.target
+                ),
+            )
+            .help(format!("store `{text}.detach()`, and only when it is looked at"));
+    }
+}
+
+/// Returns `true` if a text does more with an attribute than to assign it.
+fn is_read(facts: &memfit_source::Facts, name: &str) -> bool {
+    let text: &str = &facts.text;
+    let dotted = format!(".{name}");
+    text.match_indices(dotted.as_str()).any(|(at, _)| {
+        let rest = &text[at + dotted.len()..];
+        let is_whole = !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        let rest = rest.trim_start_matches(' ');
+        let assigned = rest.starts_with('=') && !rest.starts_with("==");
+        is_whole && !assigned
+    })
+}
+
 /// Finds `self.maps.append(attention)` in the forward pass of a module that never empties the list.
 fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -153,7 +204,7 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
             && resets <= 1
             && (store.value.is(Flags::OUTPUT) || matches!(store.value.kind, Kind::Tensor))
             && !store.value.graph.is_none()
-            && store.site.grad != memfit_source::Grad::Off
+            && store.site.grad != Grad::Off
             && grows_in_object(context, store)
             && !context.may_be_without_grad(store.site.function)
         {

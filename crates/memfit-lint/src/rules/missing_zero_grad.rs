@@ -3,7 +3,8 @@
 //! ## What it does
 //! Finds training loops that never clear the gradients, and training steps in functions and methods whose
 //! optimizer nothing in the file clears, while it may clear others. A function that gets its optimizer from
-//! another file is judged by what that file clears.
+//! another file is judged by what that file clears. Found as well: an optimizer whose step also uses the
+//! gradients that another optimizer's loss left, such as a discriminator's after the generator's.
 //!
 //! ## Why
 //! `backward()` accumulates into the existing gradients. Measured: after the same batch twice they are 2
@@ -41,6 +42,7 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_others(context, findings);
+    of_other_losses(context, findings);
     never_cleared(context, findings);
     // Gradients that are cleared anywhere in the file may be those of this loop.
     let clears = |op: &&Op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
@@ -146,6 +148,66 @@ fn of_others(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .label(facts.looped(looped).header, "in this loop")
                 .help(format!("call `{}.zero_grad()` before its backward pass", step.receiver));
         }
+    }
+}
+
+/// Finds optimizers whose step also uses the gradients of another optimizer's loss: a discriminator that the
+/// generator's loss went through, and that is not cleared after it.
+fn of_other_losses(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    if facts.text.contains(".grad = None")
+        || facts.text.contains("grad.zero_")
+        || facts.ops.iter().any(|op| matches!(op.kind, OpKind::RequireGrad { .. }))
+        || facts.text.contains("requires_grad")
+    {
+        return;
+    }
+    for step in &facts.ops {
+        let plain = matches!(step.kind, OpKind::Step { closure: false, .. })
+            && step.weights.is_exact()
+            && !step.deep
+            && step.via.is_none()
+            && !step.site.managed;
+        let Some(looped) = step.site.looped.filter(|_| plain) else { continue };
+        // Operations of an iteration in order, from the one after the step on.
+        let here = |op: &&Op| op.site.looped == Some(looped) && op.site.function == step.site.function;
+        let mut ops: Vec<&Op> = facts.ops.iter().filter(here).collect();
+        ops.sort_by_key(|op| (op.site.order <= step.site.order, op.site.order));
+        let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
+        let next_step = |at: usize| ops[at..].iter().find(|op| is_step(op));
+        let reaches = |op: &Op| {
+            let through = |weights| facts.overlap(weights, &step.weights) == Overlap::Yes;
+            backward(op).is_some_and(|pass| through(&op.weights) || pass.passes.iter().any(through))
+        };
+        let clears = |op: &Op| {
+            matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. })
+                && facts.overlap(&op.weights, &step.weights) != Overlap::No
+        };
+        let passes: Vec<usize> = (0..ops.len()).filter(|at| reaches(ops[*at])).collect();
+        let own = passes.iter().any(|at| next_step(*at).is_some_and(|next| next.span == step.span));
+        // Passes before the step in the same iteration may share their gradients with it on purpose.
+        let foreign = passes.iter().find(|at| {
+            ops[**at].site.order > step.site.order
+                && next_step(**at).is_some_and(|next| {
+                    next.span != step.span && facts.overlap(&next.weights, &step.weights) == Overlap::No
+                })
+                && !ops[**at..].iter().any(|op| clears(op))
+        });
+        let Some(foreign) = foreign.filter(|_| own).map(|at| ops[*at]) else { continue };
+        // Branches may alternate between the two.
+        if ops.iter().any(|op| is_step(op) && op.site.guard != step.site.guard)
+            || foreign.site.guard != step.site.guard
+            || findings.found.iter().any(|found| found.span == step.span)
+        {
+            continue;
+        }
+        findings
+            .report(
+                step.span,
+                format!("`{}` also uses the gradients of another optimizer's loss", step.receiver),
+            )
+            .label(foreign.span, "this backward pass leaves them")
+            .help(format!("call `{}.zero_grad()` before its own backward pass", step.receiver));
     }
 }
 

@@ -35,9 +35,10 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, Kind, LoopId, Store, StoreKind, Value};
+use memfit_source::{Flags, Grad, GraphState, Kind, LoopId, Store, StoreKind, Value};
 
-use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied};
+use crate::passes::runs_model;
+use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -47,6 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_meters(context, findings);
     of_steps(context, findings);
+    of_methods(context, findings);
     for store in &facts.stores {
         if !matches!(store.graph, GraphState::Freed | GraphState::Kept) {
             continue;
@@ -65,6 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             }
             StoreKind::Add if sums_in_object(context, store) => How::Sum,
             StoreKind::GiveSum if store.grows.is_some() => How::Given,
+            StoreKind::Give if store.grows.is_some() && store.stays => How::Kept,
             StoreKind::Append | StoreKind::Join => How::List,
             StoreKind::Item
                 if matches!(store.target_value.kind, Kind::Container { .. })
@@ -76,7 +79,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         let loss = match &store.value.kind {
             // Of the arguments of a method, the loss.
-            Kind::Tuple(parts) if how == How::Given => parts.iter().any(is_loss),
+            Kind::Tuple(parts) if [How::Given, How::Kept].contains(&how) => {
+                parts.iter().any(|part| is_loss(part) || is_differentiated(context, store, part))
+            }
             // Each concatenation adds a node, whatever it concatenates.
             _ => store.kind == StoreKind::Join || is_loss(&store.value),
         };
@@ -103,7 +108,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     let mut names = names.split(|c: char| !(c.is_alphanumeric() || "_.".contains(c)));
                     names.any(|name| has_word(context.slice(backward.loss_span), name) && is_name(name))
                 }
-                How::List | How::Given => backward.loss.graph == store.value.graph,
+                How::List | How::Given | How::Kept => backward.loss.graph == store.value.graph,
             });
         if trained || !own {
             continue;
@@ -124,6 +129,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 "pass",
                 "",
             ),
+            How::Kept => (
+                format!(
+                    "`{}` keeps its argument, with the graph nodes of every iteration's loss",
+                    store.target
+                ),
+                "pass",
+                "",
+            ),
             How::List => (
                 format!("`{}` keeps the graph nodes of every iteration's loss", store.target),
                 "store",
@@ -131,10 +144,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             ),
         };
         let help = match how {
-            How::Given => "pass a number: `loss.item()`".to_owned(),
+            How::Given | How::Kept => "pass a number: `loss.item()`".to_owned(),
             _ => format!("{verb} `{text}.detach()`"),
         };
-        findings.report(store.value_span, message).help(help).fix(if simple && how != How::Given {
+        let is_given = [How::Given, How::Kept].contains(&how);
+        findings.report(store.value_span, message).help(help).fix(if simple && !is_given {
             Fix::safe(title, vec![Edit::insert(store.value_span.end, ".detach()")])
         } else {
             None
@@ -145,38 +159,84 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Finds losses that the training step of a framework collects until the end of an epoch.
 fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+    for store in facts.stores.iter().filter(|store| matches!(store.kind, StoreKind::Append | StoreKind::Add))
+    {
         let function = facts.function(store.site.function);
         let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
+        let sums = store.kind == StoreKind::Add;
         let text = context.slice(store.value_span);
         let body = context.slice(function.span);
         let mut returned = body.lines().filter_map(|line| line.trim().strip_prefix("return "));
         // `return {"loss": loss}`
+        let is_it =
+            |returned: &str| returned == text || sums && has_word(text, returned) && is_name(returned);
         let is_returned = returned.any(|value| {
             let value = value.split('#').next().unwrap_or(value).trim();
             let item = value.strip_prefix('{').and_then(|items| items.split([',', '}']).next());
             let named = item.and_then(|item| item.split_once(':'));
-            value == text || named.is_some_and(|(key, item)| key.contains("loss") && item.trim() == text)
+            is_it(value) || named.is_some_and(|(key, item)| key.contains("loss") && is_it(item.trim()))
         });
         if function.name.ends_with(".training_step")
             && store.target.starts_with("self.")
             && !store.value.graph.is_none()
             && (is_returned || is_loss(&store.value))
-            && is_emptied(context, class, &store.target)
+            && (if sums { !is_set_before(context, store) } else { is_emptied(context, class, &store.target) })
         {
+            let message = if sums {
+                format!("`{}` stays a tensor: its graph grows by a node in every step", store.target)
+            } else {
+                format!("`{}` keeps the graph nodes of every step's loss until it is cleared", store.target)
+            };
+            findings.report(store.value_span, message).help(format!("store `{text}.detach()`")).fix(
+                Fix::safe("Store the detached loss", vec![Edit::insert(store.value_span.end, ".detach()")]),
+            );
+        }
+    }
+}
+
+/// Returns `true` if the function that adds to a sum sets it anew, other than by adding to it.
+fn is_set_before(context: &Context<'_>, store: &Store) -> bool {
+    context.facts.stores.iter().any(|other| {
+        other.site.function == store.site.function
+            && other.kind == StoreKind::Assign
+            && other.target == store.target
+            && other.span != store.span
+    })
+}
+
+/// Finds losses that a method, which computes a loss for its caller, collects in a container of its object:
+/// nothing empties it.
+fn of_methods(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in &facts.stores {
+        let function = facts.function(store.site.function);
+        let Some(class) = function.class else { continue };
+        let into = store.kind == StoreKind::Append
+            || store.kind == StoreKind::Item && !has_constant_key(context, store);
+        let computed = store.value.is(Flags::SCALAR) && !store.value.graph.is_none();
+        // The frameworks' own steps, and a loss that is handed on with its graph.
+        let hands_on = function.hands_on && !function.name.ends_with(".forward");
+        let passes = facts
+            .ops
+            .iter()
+            .any(|op| op.site.function == store.site.function && runs_model(op) && op.site.grad == Grad::On);
+        if into
+            && computed
+            && hands_on
+            && passes
+            && matches!(store.graph, GraphState::Unknown | GraphState::Live)
+            && store.site.grad == Grad::On
+            && !facts.class(class).is_module
+            && grows_in_object(context, store)
+            && !context.may_be_without_grad(store.site.function)
+        {
+            let text = context.slice(store.value_span);
             findings
                 .report(
                     store.value_span,
-                    format!(
-                        "`{}` keeps the graph nodes of every step's loss until it is cleared",
-                        store.target
-                    ),
+                    format!("`{}` keeps the graph of every call's loss: nothing empties it", store.target),
                 )
-                .help(format!("store `{text}.detach()`"))
-                .fix(Fix::safe(
-                    "Store the detached loss",
-                    vec![Edit::insert(store.value_span.end, ".detach()")],
-                ));
+                .help(format!("store `{text}.item()`"));
         }
     }
 }
@@ -211,6 +271,8 @@ enum How {
     Sum,
     /// In a sum of an object that a method adds to.
     Given,
+    /// In a container of an object that a method adds to.
+    Kept,
     /// In a list, a dict or a concatenated tensor.
     List,
 }
@@ -237,6 +299,21 @@ fn is_loss(value: &Value) -> bool {
         _ => value.elements().is_some_and(is_loss),
     };
     parts || value.is(Flags::SCALAR) && !value.graph.is_none()
+}
+
+/// Returns `true` for a value with the graph of a loss that the same function differentiates, or a list of
+/// them.
+fn is_differentiated(context: &Context<'_>, store: &Store, value: &Value) -> bool {
+    let own = |value: &Value| {
+        value.graph.is_known()
+            && backwards(context.facts).any(|(op, pass)| {
+                let name = context.slice(pass.loss_span);
+                op.site.function == store.site.function
+                    && pass.loss.graph == value.graph
+                    && words(context.slice(store.span)).any(|word| word == name)
+            })
+    };
+    own(value) || value.elements().is_some_and(own)
 }
 
 fn is_name(text: &str) -> bool {

@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds evaluation in a single batch of the whole data set, by a loop or by a function that gets the loader.
-//! A loader for validation or tests that a function hands on beside one with batches counts as well.
+//! A loader for validation or tests that a function hands on beside one with batches counts as well, and so
+//! does one that a function of the file makes with a size that it is given.
 //!
 //! ## Why
 //! The batch and its activations are as large as the data set, so that the memory for an evaluation grows
@@ -29,7 +30,7 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data)
 
-use memfit_source::{Call, Facts, Grad, IterableKind, Kind, Op, OpKind, Span, Value};
+use memfit_source::{Argument, Call, Facts, Grad, IterableKind, Kind, Op, OpKind, Span, Value};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -43,6 +44,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    by_functions(context, findings);
     for index in &facts.loaders {
         let Some(loader) = facts.calls.get(*index) else { continue };
         let Some(set) = loader.argument(0, "dataset") else { continue };
@@ -89,6 +91,51 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(place, "the model gets the whole batch")
             .help("set a batch size, and add up the results");
     }
+}
+
+/// Finds `make_loader(x_val, y_val, len(x_val))`, where the function makes a loader with this size of its
+/// batches, and the file makes others with it.
+fn by_functions(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for loader in facts.loaders.iter().filter_map(|index| facts.calls.get(*index)) {
+        let Some(size) = loader.argument(1, "batch_size") else { continue };
+        let (function, name) = (facts.function(loader.site.function), context.slice(size.value_span));
+        let Some(place) = function.parameters.iter().position(|parameter| parameter == name) else {
+            continue;
+        };
+        let callers = || {
+            let made = facts.calls.iter().filter(|call| call.function == Some(loader.site.function));
+            made.filter_map(|call| Some((call, call.argument(place, name)?)))
+        };
+        let counted = |call: &Call, size: &Argument| {
+            let text = context.slice(size.value_span);
+            let of = text.strip_prefix("len(").and_then(|rest| rest.strip_suffix(')'))?;
+            let given = call.arguments.iter().any(|other| context.slice(other.value_span) == of);
+            given.then(|| of.to_owned())
+        };
+        let has_others = callers().any(|(call, size)| counted(call, size).is_none());
+        for (call, size) in callers().filter(|_| has_others && context.project.on_card) {
+            let evaluates = facts.bound_to(call.span).is_some_and(names_evaluation);
+            let Some(set) = counted(call, size).filter(|_| evaluates) else { continue };
+            findings
+                .report(
+                    size.span,
+                    format!("the whole of `{set}` is one batch: its memory grows with the data set"),
+                )
+                .label(loader.span, "the loader is made here")
+                .help("set a batch size, and add up the results");
+        }
+    }
+}
+
+/// Returns `true` for the name of a set or loader for evaluation.
+fn names_evaluation(name: &str) -> bool {
+    crate::query::words(name).any(|word| {
+        word.split('_').any(|part| {
+            let part = part.to_ascii_lowercase();
+            ["val", "valid", "validation", "test", "eval", "dev"].contains(&part.as_str())
+        })
+    })
 }
 
 /// Call of a function of the project that evaluates a model over a loader, and does not train.
@@ -142,16 +189,8 @@ fn handed_on(context: &Context<'_>, index: usize, loader: &Call) -> Option<Span>
         .any(|other| facts.calls.get(*other).is_some_and(is_size));
     let target = facts.bound_to(loader.span);
     let returned = facts.before_on_line(loader.span).trim_start().starts_with("return");
-    let evaluates = |name: &str| {
-        crate::query::words(name).any(|word| {
-            word.split('_').any(|part| {
-                let part = part.to_ascii_lowercase();
-                ["val", "valid", "validation", "test", "eval", "dev"].contains(&part.as_str())
-            })
-        })
-    };
     let function = &facts.function(loader.site.function).name;
-    let named = evaluates(target.unwrap_or(function));
+    let named = names_evaluation(target.unwrap_or(function));
     // What this file does with it is known.
     let is_used = facts.loops.iter().any(|looped| {
         matches!(looped.iterable_kind, IterableKind::Loader(Some(of)) if facts.loader(of).is_some_and(|call| call.span == loader.span))

@@ -213,6 +213,8 @@ impl Flags {
     pub const PARAMETERLESS: Self = Self(1 << 27);
     /// A parameter of the function, or a view of one.
     pub const GIVEN: Self = Self(1 << 28);
+    /// A number that was read from a tensor, or made of such numbers: it is cut from the tensor's graph.
+    pub const READ: Self = Self(1 << 29);
     /// Computed from the name's own value before, without its graph.
     pub const CUT_OFF: Self = Self(1 << 24);
 

@@ -18,6 +18,8 @@ pub struct Model {
     pub(crate) has_parameters: bool,
     /// Attributes with layers that have parameters, if its class trains all of them.
     pub(crate) parts: Vec<String>,
+    /// `true` if its class is of the project, so that its own layers are in the text.
+    pub(crate) of_project: bool,
     /// Attribute in which its forward pass hands a state with its graph to the next one.
     pub(crate) carries: Option<String>,
     /// Last operation on each part of its output, if that is a tuple and its class is in another module.
@@ -26,6 +28,8 @@ pub struct Model {
     pub(crate) loops: bool,
     /// Full name of its class, if that is of another module of the project.
     pub(crate) class_path: Option<Arc<str>>,
+    /// Arguments of its forward pass under which it returns NumPy arrays.
+    pub(crate) array_switches: Vec<String>,
 }
 
 /// Set of models' parameters.
@@ -197,10 +201,13 @@ impl Facts {
         weights.owners().iter().any(|id| self.models.get(id.index()).is_some_and(|model| model.loops))
     }
 
-    /// Attributes with layers of the models, if their classes are of the project.
+    /// Attributes with layers of a model, if its class is of the project.
     pub fn parts(&self, weights: &Weights) -> impl Iterator<Item = &str> {
-        let models = weights.owners().iter().filter_map(|id| self.models.get(id.index()));
-        models.flat_map(|model| model.parts.iter().map(String::as_str))
+        // A model follows those that it is made of, whose attributes are not its own. A wrapper of a library
+        // has none.
+        let mut models = weights.owners().iter().rev().filter_map(|id| self.models.get(id.index()));
+        let outer = models.find(|model| model.of_project);
+        outer.into_iter().flat_map(|model| model.parts.iter().map(String::as_str))
     }
 
     /// Returns `true` if these are certainly parameters: at least one owner has some.
@@ -248,10 +255,12 @@ mod tests {
             made,
             has_parameters: true,
             parts: Vec::new(),
+            of_project: false,
             carries: None,
             outputs: None,
             loops: false,
             class_path: None,
+            array_switches: Vec::new(),
         };
         let facts = Facts {
             models: vec![

@@ -25,6 +25,8 @@ pub(crate) struct Summary {
     pub(crate) grad_off: bool,
     pub(crate) ops: Vec<SummaryOp>,
     pub(crate) returns: Option<Returned>,
+    /// Returns of arrays beside returns of other values, each with the parameter on whose truth it depends.
+    pub(crate) arrays: Vec<Option<ArraySwitch>>,
     /// Containers of the object to which it adds parameters.
     pub(crate) stored_parameters: Vec<StoredParameters>,
     /// Positions of the parameters that it gives to a loss that takes logits.
@@ -42,6 +44,14 @@ pub(crate) enum ModelOrigin {
     Given(usize),
 }
 
+/// Parameter on whose truth it depends whether a function returns NumPy arrays.
+#[derive(Clone, Debug)]
+pub(crate) struct ArraySwitch {
+    pub(crate) name: String,
+    /// `true` if its default is not false.
+    pub(crate) is_on: bool,
+}
+
 /// Container of an object to which a method adds its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredParameters {
@@ -53,6 +63,8 @@ pub(crate) struct StoredParameters {
     pub(crate) sums: bool,
     /// `true` if the class selects elements of the container at random.
     pub(crate) sampled: bool,
+    /// `true` if they are added to a container that the class never empties.
+    pub(crate) stays: bool,
 }
 
 #[derive(Clone, Debug)]

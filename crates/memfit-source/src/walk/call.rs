@@ -9,7 +9,6 @@ use super::model_call::LAST_OPERATIONS;
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
-use crate::project::Summary;
 
 impl<'a> Walker<'a> {
     pub(super) fn call(&mut self, node: &'a ExprCall, is_statement: bool) -> Value {
@@ -189,12 +188,20 @@ impl<'a> Walker<'a> {
                 self.call_summary(node, call, None, &summary, Some(receiver))
             }
             // Nobody calls a tensor: `make(config).to(device)` made a model.
-            Kind::Tensor if is_fed && (target.graph.is_unseen() || target.graph.is_none()) => {
+            Kind::Tensor
+                if is_fed
+                    && (target.graph.is_unseen() || target.graph.is_none())
+                    && !self.is_other_target(self.slice(call.callee)) =>
+            {
                 let weights = target.weights.clone();
                 let module = Value { weights, device: target.device, ..Value::from_kind(Kind::Module) };
                 self.call_module(call, &module)
             }
-            Kind::Unknown | Kind::Undefined if is_fed && self.is_used_as_model(self.slice(call.callee)) => {
+            Kind::Unknown | Kind::Undefined
+                if is_fed
+                    && self.is_used_as_model(self.slice(call.callee))
+                    && !self.is_other_target(self.slice(call.callee)) =>
+            {
                 let device = target.device;
                 self.call_module(call, &Value { device, ..Value::from_kind(Kind::Module) })
             }
@@ -234,31 +241,6 @@ impl<'a> Walker<'a> {
         let receiver = call.receiver.as_ref().map(|receiver| self.slice(receiver.span));
         let result = self.call_summary(node, call, Some(id), &summary, receiver);
         self.pass_of_method(call, &summary, result)
-    }
-
-    /// Call of a function or method with a known summary.
-    pub(super) fn call_summary(
-        &mut self,
-        node: &'a ExprCall,
-        call: &Call,
-        id: Option<FunctionId>,
-        summary: &Summary,
-        receiver: Option<&'a str>,
-    ) -> Value {
-        for argument in &node.arguments.args {
-            self.escape(argument);
-        }
-        let arguments: Vec<_> = call
-            .arguments
-            .iter()
-            .filter(|argument| !argument.starred)
-            .map(|argument| {
-                (argument.name.as_deref(), argument.value.clone(), self.slice(argument.value_span))
-            })
-            .collect();
-        let result = self.replay(summary, id, &arguments, receiver, call.span);
-        self.logits = Self::arguments_of_logits(summary, call, receiver.is_some());
-        result
     }
 
     pub(super) fn call_path(&mut self, node: &'a ExprCall, call: &Call, path: &str, inputs: &Graph) -> Value {
@@ -526,7 +508,12 @@ impl<'a> Walker<'a> {
                     .keyword("requires_grad")
                     .is_some_and(|argument| argument.value.truth() != Some(false));
                 let graph = if trains { Graph::unknown() } else { Graph::none() };
-                Value::tensor(graph).with_device(device)
+                let first = call.arguments.first().map(|first| &first.value);
+                let is_read = first.is_some_and(|first| {
+                    first.is(Flags::READ) || first.elements().is_some_and(|item| item.is(Flags::READ))
+                });
+                let flags = if is_read { Flags::READ } else { Flags::NONE };
+                Value::tensor(graph).with_device(device).with_flags(flags)
             }
             CallResult::Tensor(flags) => {
                 let mut value = Value::tensor(inputs.clone()).with_flags(flags);

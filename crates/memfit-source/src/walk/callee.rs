@@ -168,6 +168,17 @@ impl<'a> Walker<'a> {
         (is_outside && named.is_module()).then_some(named)
     }
 
+    /// Instance of a class of this project that is not a module, by its name in a type annotation.
+    pub(super) fn instance_of(&mut self, name: &str) -> Option<Value> {
+        if let Some(id) = self.definitions.top_classes.get(name).copied() {
+            let is_plain =
+                !self.facts.class(id).is_module && self.definitions.classes[id.index()].methods.len() > 1;
+            return is_plain.then(|| Value::from_kind(Kind::Object(id)));
+        }
+        let class = self.imported_class(name)?;
+        (!class.is_module && class.methods.len() > 1).then(|| Value::from_kind(Kind::Imported(name.into())))
+    }
+
     /// Resolves a call of a `functools.partial` object to the function and the bound arguments.
     pub(super) fn resolve_partial(
         &self,

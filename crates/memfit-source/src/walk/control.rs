@@ -14,6 +14,9 @@ impl<'a> Walker<'a> {
         let iterated = self.eval(&node.iter);
         let (over, mut element, index) = self.iteration(&node.iter, &iterated);
         element.weights = element.weights.uncertain();
+        if let Some(loss) = self.differentiated_element(&node.iter) {
+            element = loss;
+        }
         let header = Span::new(span(node).start, span(&*node.iter).end);
         let mut targets = Vec::new();
         collect_names(&node.target, &mut targets);

@@ -185,7 +185,8 @@ impl Walker<'_> {
         let layered = |made: &Expr| {
             let containers = ["Sequential(", "ModuleList(", "ModuleDict("];
             let text = self.slice(span(made));
-            super::weights::LAYERS.iter().chain(&containers).any(|layer| text.contains(layer))
+            super::weights::makes_layers(text)
+                || containers.iter().any(|layer| text.contains(layer))
                 || self.makes_model(made)
         };
         assigned.filter(|(_, made)| layered(made)).map(|(name, _)| name.to_owned()).collect()
@@ -220,7 +221,7 @@ impl Walker<'_> {
         };
         let Some(init) = method(class, "__init__") else { return false };
         let Some(at) = init.body.iter().position(|line| freezes(line) || calls(line)) else { return false };
-        let layered = |line: &Stmt| super::weights::LAYERS.iter().any(|layer| text(line).contains(layer));
+        let layered = |line: &Stmt| super::weights::makes_layers(text(line));
         let thaws = ["requires_grad = True", "requires_grad_(True)", "requires_grad_()"];
         let whole = self.slice(span(class));
         !init.body[at..].iter().any(layered) && !thaws.iter().any(|word| whole.contains(word))

@@ -15,7 +15,7 @@ pub(super) fn names<'a>(body: &'a [Stmt], text: &'a str) -> FxHashSet<&'a str> {
     if !text.contains("backward(") {
         return FxHashSet::default();
     }
-    let mut found = Losses { names: FxHashSet::default(), sums: Vec::new(), text };
+    let mut found = Losses { names: FxHashSet::default(), sums: Vec::new(), dictionaries: Vec::new(), text };
     found.visit_body(body);
     // The terms of a sum that is differentiated have graphs as well: `total_loss = loss + penalty`.
     for _ in 0..MAX_SUMS {
@@ -27,6 +27,11 @@ pub(super) fn names<'a>(body: &'a [Stmt], text: &'a str) -> FxHashSet<&'a str> {
             }
         }
         found.sums = sums;
+        let dictionaries = std::mem::take(&mut found.dictionaries);
+        let summed = dictionaries.iter().filter(|(total, _)| found.names.contains(total));
+        let summed: Vec<&str> = summed.map(|(_, values)| *values).collect();
+        found.names.extend(summed);
+        found.dictionaries = dictionaries;
         if found.names.len() == before {
             break;
         }
@@ -41,6 +46,8 @@ struct Losses<'a> {
     names: FxHashSet<&'a str>,
     /// Assigned sums: the name, and the expression.
     sums: Vec<(&'a str, &'a Expr)>,
+    /// Names that get the sum of a dictionary's values: the name, and `losses.values()`.
+    dictionaries: Vec<(&'a str, &'a str)>,
     text: &'a str,
 }
 
@@ -53,6 +60,14 @@ impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
             && let Some(name) = dotted(target, self.text)
         {
             self.sums.push((name, &node.value));
+        }
+        // `loss = sum(losses.values())`
+        if let Stmt::Assign(node) = statement
+            && let [target] = node.targets.as_slice()
+            && let Some(values) = self.summed_values(&node.value)
+            && let Some(name) = dotted(target, self.text)
+        {
+            self.dictionaries.push((name, values));
         }
         if !matches!(statement, Stmt::FunctionDef(_) | Stmt::ClassDef(_)) {
             source_order::walk_stmt(self, statement);
@@ -87,6 +102,21 @@ impl<'a> Losses<'a> {
         }
     }
 
+    /// `losses.values()` of `sum(losses.values())` and `sum(loss for loss in losses.values())`.
+    fn summed_values(&self, expression: &'a Expr) -> Option<&'a str> {
+        let Expr::Call(call) = expression else { return None };
+        if !matches!(&*call.func, Expr::Name(name) if name.id.as_str() == "sum") {
+            return None;
+        }
+        let values = match call.arguments.args.first()? {
+            Expr::Generator(node) => &node.generators.first()?.iter,
+            Expr::ListComp(node) => &node.generators.first()?.iter,
+            other => other,
+        };
+        let text = super::span(values).slice(self.text);
+        text.ends_with(".values()").then_some(text)
+    }
+
     /// Adds the names of losses in an expression that is differentiated.
     fn loss(&mut self, expression: &'a Expr) {
         match expression {
@@ -98,6 +128,9 @@ impl<'a> Losses<'a> {
             // `losses["total"]`
             Expr::Subscript(node) if is_item(node) => {
                 self.names.insert(super::span(expression).slice(self.text));
+            }
+            Expr::Call(_) if let Some(values) = self.summed_values(expression) => {
+                self.names.insert(values);
             }
             // `scaler.scale(loss)`
             Expr::Call(call) => {
@@ -154,8 +187,31 @@ impl<'a> Walker<'a> {
         Some(value)
     }
 
+    /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated.
+    pub(super) fn differentiated_element(&mut self, iterated: &'a Expr) -> Option<Value> {
+        let text = self.slice(super::span(iterated));
+        let pairs = text.strip_suffix(".items()");
+        let name = pairs.or_else(|| text.strip_suffix(".values()"))?;
+        let graph = self.frame.env.get(name).filter(|_| self.sums_values_of(name))?.value.graph.clone();
+        let loss = Value::tensor(graph).with_flags(Flags::SCALAR);
+        Some(match pairs {
+            Some(_) => Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), loss].into())),
+            None => loss,
+        })
+    }
+
+    fn sums_values_of(&self, name: &str) -> bool {
+        self.frame.grad != Grad::Off
+            && self.frame.differentiated.iter().any(|known| known.strip_suffix(".values()") == Some(name))
+    }
+
     /// Gives a value that a loss is bound to a graph of its own, if its graph is unknown.
     pub(super) fn mark_differentiated(&mut self, name: &str, value: &mut Value) {
+        if self.sums_values_of(name) && !value.graph.is_none() && value.graph.own.is_none() {
+            let own = self.graphs.fresh(GraphState::Live, Weights::default());
+            value.graph = value.graph.clone().with_own(own);
+            return;
+        }
         if self.frame.grad == Grad::Off
             || value.graph.is_none()
             || !matches!(value.kind, Kind::Unknown | Kind::Tensor)

@@ -4,7 +4,7 @@ use ruff_python_ast::Expr;
 
 use super::statement::literal;
 use super::{Walker, span};
-use crate::facts::{CounterBinding, Flags, OpKind, Weights};
+use crate::facts::{CounterBinding, Flags, OpKind, Value, Weights};
 use crate::position::Span;
 
 impl<'a> Walker<'a> {
@@ -30,7 +30,24 @@ impl<'a> Walker<'a> {
             } else {
                 binding.value.with_flags(Flags::FROZEN)
             };
+            let value = binding.value.clone();
             self.frame.env.set(model, binding);
+            self.keep_frozen(model, &value);
+        }
+    }
+
+    /// Keeps for other methods that `__init__` freezes a model of its object.
+    pub(super) fn keep_frozen(&mut self, name: &'a str, value: &Value) {
+        let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return };
+        let is_init = self.facts.functions[self.frame.function.index()].name.ends_with(".__init__");
+        let Some(attribute) = name.strip_prefix("self.").filter(|_| is_init && value.is(Flags::FROZEN))
+        else {
+            return;
+        };
+        if let Some(known) = self.attributes.get_mut(&(class, attribute))
+            && known.is_module()
+        {
+            known.flags = known.flags.union(Flags::FROZEN);
         }
     }
 

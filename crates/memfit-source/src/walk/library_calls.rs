@@ -174,6 +174,10 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
             CallResult::Made(Kind::Imported(path.into()), Flags::NONE)
         }
         "copy.deepcopy" | "copy.copy" => CallResult::Same(Flags::NONE),
+        // The model with adapters, or prepared for them.
+        "peft.get_peft_model"
+        | "peft.prepare_model_for_kbit_training"
+        | "peft.prepare_model_for_int8_training" => CallResult::Same(Flags::NONE),
         "collections.deque" => CallResult::Made(Kind::Container { bounded: false }, Flags::NONE),
         "collections.defaultdict"
         | "builtins.list"

@@ -9,7 +9,8 @@ use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
 use super::method_names::{
-    dotted_receiver, has_no_gradient, is_accelerate_or_fabric, is_fabric, is_gradient, takes_sizes,
+    dotted_receiver, has_no_gradient, is_accelerate_or_fabric, is_fabric, is_gradient, is_of_arrays,
+    takes_sizes,
 };
 use crate::facts::{Argument, Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
@@ -90,8 +91,31 @@ impl<'a> Walker<'a> {
         if name == "forward" && maybe && !call.arguments.is_empty() && dotted_receiver(node, self.text) {
             return self.call_module(call, &Value { kind: Kind::Module, ..value.clone() });
         }
-        if matches!(name, "train" | "eval") && call.is_statement && maybe && !value.is(Flags::BATCH) {
+        // `vgg = vgg.cuda().eval()`
+        let is_model = call.is_statement || name == "eval" && self.moved_name(node).is_some();
+        if matches!(name, "train" | "eval") && is_model && maybe && !value.is(Flags::BATCH) {
             return self.switch_mode(node, call, receiver, name, inputs);
+        }
+        // What is computed of a number, or of an array on the host, has no graph either.
+        if matches!(value.kind, Kind::Number) && is_of_arrays(name) && !inputs.has_passes() {
+            return Value::from_kind(Kind::Number);
+        }
+        // `f.classify(x)`, where the text also calls `f.eval()`.
+        if value.is_unknown()
+            && value.is(Flags::GIVEN)
+            && !value.is(Flags::BATCH)
+            && !call.is_statement
+            && !call.arguments.is_empty()
+            && matches!(method(name), Method::Plain)
+            && self.switches_mode(text)
+        {
+            let value = Value {
+                device: value.device,
+                weights: value.weights.clone(),
+                ..Value::from_kind(Kind::Module)
+            };
+            let module = Receiver { span: receiver.span, value };
+            return self.call_on_module(node, call, &module, name, inputs);
         }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
         if !tensor {
@@ -183,7 +207,7 @@ impl<'a> Walker<'a> {
         let value = receiver.value.clone();
         let text = self.slice(receiver.span);
         let text = match name {
-            "eval" | "train" => self.moved_name(node).unwrap_or(text),
+            "eval" | "train" | "requires_grad_" => self.moved_name(node).unwrap_or(text),
             _ => text,
         };
         let weights = self.weights_of(text, &value);
@@ -323,7 +347,8 @@ impl<'a> Walker<'a> {
                         self.graphs.set(*id, GraphState::Unknown);
                     }
                 }
-                Value::from_kind(Kind::Number)
+                let is_read = name == "item" && !value.graph.is_none();
+                Value::from_kind(Kind::Number).with_flags(if is_read { Flags::READ } else { Flags::NONE })
             }
             // `cpu()` copies nothing that is already on the host.
             Method::Cpu if value.device == Device::Cpu => moved(Device::Cpu),

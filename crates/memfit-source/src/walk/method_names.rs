@@ -82,3 +82,36 @@ pub(super) fn is_fabric(name: &str, value: &Value) -> bool {
 pub(super) fn is_accelerate_or_fabric(name: &str) -> bool {
     name.contains("accelerator") || name.contains("fabric")
 }
+
+/// Returns `true` for methods of NumPy arrays, numbers and texts that compute values of their kind.
+pub(super) fn is_of_arrays(name: &str) -> bool {
+    [
+        "flatten",
+        "reshape",
+        "ravel",
+        "squeeze",
+        "astype",
+        "copy",
+        "transpose",
+        "swapaxes",
+        "repeat",
+        "take",
+        "mean",
+        "sum",
+        "std",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "argsort",
+        "round",
+        "clip",
+        "nonzero",
+        "any",
+        "all",
+        "tolist",
+        "item",
+        "tobytes",
+    ]
+    .contains(&name)
+}

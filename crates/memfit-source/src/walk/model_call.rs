@@ -69,6 +69,16 @@ impl<'a> Walker<'a> {
         {
             self.facts.models[id.index()].loops = true;
         }
+        // Arrays are on the host, and have no graph.
+        let switched = || {
+            let models = module.weights.owners().iter().map(|id| &self.facts.models[id.index()]);
+            let mut switches = models.flat_map(|model| &model.array_switches);
+            switches.any(|name| call.keyword(name).is_some_and(|given| given.value.truth() != Some(false)))
+        };
+        let by_summary = last.as_ref().map(|forward| forward.may_give_arrays(call, 1));
+        if by_summary.unwrap_or_else(switched) {
+            return Value { graph: graph.with_unknown(), ..Value::unknown() }.with_flags(Flags::OPAQUE);
+        }
         let flags = flags.union(Flags::OUTPUT);
         let parts = match &last {
             Some(summary) => summary.last_operations(),

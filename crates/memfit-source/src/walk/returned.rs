@@ -1,10 +1,13 @@
-//! Models that a called function returns: each call makes them anew, and gives its own to their places.
+//! Models that a called function returns: each call makes them anew, and gives its own to their places. NumPy
+//! arrays that it returns under a condition.
+
+use ruff_python_ast::Expr;
 
 use super::weights::Origin;
 use super::{Frame, Walker};
-use crate::facts::{FunctionId, GraphState, Model, ModelId, Value, Weights};
+use crate::facts::{Call, FunctionId, GraphState, Model, ModelId, Value, Weights};
 use crate::position::Span;
-use crate::project::{ModelOrigin, Returned, Summary};
+use crate::project::{ArraySwitch, ModelOrigin, Returned, Summary};
 
 /// Models of a function's result by those of the call.
 #[derive(Debug, Default)]
@@ -30,6 +33,42 @@ impl Adopted {
 }
 
 impl<'a> Walker<'a> {
+    /// Records whether a `return` statement gives arrays, and on which parameter that depends.
+    pub(super) fn record_return(&mut self, returned: Option<&'a Expr>) {
+        self.frame.returns += 1;
+        if !returned.is_some_and(|returned| self.has_array(returned)) {
+            return;
+        }
+        let guard = self.frame.guard.map(|id| self.facts.guard(id)).filter(|guard| !guard.negated);
+        let test = guard.map(|guard| self.slice(guard.test));
+        let parameters = &self.facts.function(self.frame.function).parameters;
+        let switch = test.filter(|test| parameters.iter().any(|name| name == test));
+        let node = self.definitions.functions[self.frame.function.index()].node;
+        let is_on = |name: &str| {
+            let mut all = node.into_iter().flat_map(|node| node.parameters.iter_non_variadic_params());
+            let default =
+                all.find(|own| own.parameter.name.id.as_str() == name).and_then(|own| own.default());
+            default.is_some_and(|value| !["False", "None", "0"].contains(&self.slice(super::span(value))))
+        };
+        let switch = switch.map(|name| ArraySwitch { name: name.to_owned(), is_on: is_on(name) });
+        self.frame.arrays.push(switch);
+    }
+
+    /// Returns `true` for an expression with a part that is a NumPy array.
+    fn has_array(&mut self, expression: &'a Expr) -> bool {
+        match expression {
+            Expr::Tuple(node) => node.elts.iter().any(|part| self.has_array(part)),
+            Expr::List(node) => node.elts.iter().any(|part| self.has_array(part)),
+            Expr::Dict(node) => node.items.iter().any(|item| self.has_array(&item.value)),
+            Expr::Call(call) => {
+                let is_converted =
+                    matches!(&*call.func, Expr::Attribute(way) if way.attr.id.as_str() == "numpy");
+                is_converted || self.imported_name(&call.func).is_some_and(|path| path.starts_with("numpy."))
+            }
+            _ => false,
+        }
+    }
+
     /// Models in the returned value of a function, and in its graphs: those that it makes, and those of its
     /// parameters.
     pub(super) fn returned_models(
@@ -143,13 +182,29 @@ impl<'a> Walker<'a> {
         model.made = alternatives.iter().all(|one| one.made);
         model.has_parameters = alternatives.iter().all(|one| one.has_parameters);
         model.loops = alternatives.iter().any(|one| one.loops);
+        model.array_switches = alternatives.iter().flat_map(|one| &one.array_switches).cloned().collect();
         if let [one] = alternatives {
             model.parts.clone_from(&one.parts);
+            model.of_project = one.of_project;
             model.carries.clone_from(&one.carries);
             model.outputs.clone_from(&one.outputs);
             // A relative name is one of the function's folder.
             model.class_path = one.class_path.clone().filter(|path| !path.starts_with('.'));
         }
         known
+    }
+}
+
+impl Summary {
+    /// Returns `true` if a call may get arrays in place of tensors: some `return` statements give arrays, and
+    /// the arguments do not rule them out.
+    pub(crate) fn may_give_arrays(&self, call: &Call, skipped: usize) -> bool {
+        self.arrays.iter().any(|switch| {
+            let Some(ArraySwitch { name, is_on }) = switch else { return true };
+            let index = self.parameters.iter().position(|parameter| parameter == name);
+            let place = index.and_then(|index| index.checked_sub(skipped));
+            let given = place.and_then(|place| call.argument(place, name)).or_else(|| call.keyword(name));
+            given.map_or_else(|| *is_on || call.is_open(), |given| given.value.truth() != Some(false))
+        })
     }
 }

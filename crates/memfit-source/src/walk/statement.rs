@@ -9,7 +9,7 @@ use super::definitions::dotted;
 use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
 use crate::facts::{CounterBinding, ImportFrom, LoopId, Store, StoreKind, Update};
-use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value};
+use crate::facts::{Flags, Grad, GraphState, Kind, Value};
 use crate::position::Span;
 
 /// Returns `true` if a body always leaves the enclosing block.
@@ -104,6 +104,7 @@ impl<'a> Walker<'a> {
                     }
                     None => Value::from_kind(Kind::None),
                 };
+                self.record_return(node.value.as_deref());
                 let mut ids = Vec::new();
                 value.graph_ids(&mut ids);
                 let mut states: FxHashMap<u32, GraphState> =
@@ -206,12 +207,14 @@ impl<'a> Walker<'a> {
     fn expression_statement(&mut self, expression: &'a Expr) {
         if let Expr::Call(call) = expression {
             let value = self.call(call, true);
-            // `model.cuda()` and similar methods modify the model.
+            // `model.cuda()` and similar methods modify the model, as `model.eval().requires_grad_(False)`
+            // does.
             if let Expr::Attribute(attribute) = &*call.func
                 && value.is_module()
-                && ["to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_"]
-                    .contains(&attribute.attr.id.as_str())
-                && let Some(name) = dotted(&attribute.value, self.text)
+                && super::weights::RETURNS_ITSELF.contains(&attribute.attr.id.as_str())
+                && (!["eval", "train"].contains(&attribute.attr.id.as_str())
+                    || matches!(&*attribute.value, Expr::Call(_)))
+                && let Some(name) = self.moved_name(call)
             {
                 let looped = self.frame.looped;
                 let elsewhere = || Binding {
@@ -222,6 +225,7 @@ impl<'a> Walker<'a> {
                 };
                 let known = self.frame.env.get(name).cloned().unwrap_or_else(elsewhere);
                 self.attribute(name, &value);
+                self.keep_frozen(name, &value);
                 self.frame.env.set(name, Binding { value, ..known });
             }
             return;
@@ -272,6 +276,9 @@ impl<'a> Walker<'a> {
                 if let Some(source) = source {
                     self.store_sum(name, source, whole);
                     self.record_update(name, source, &value);
+                    if value.is_module() && !value.weights.is_known() {
+                        value.weights = self.alias_weights(source);
+                    }
                 }
                 if matches!(value.kind, Kind::StateDict | Kind::Exception(_)) {
                     self.store(StoreKind::Assign, name, &value, source.map_or(whole, span), whole);
@@ -327,8 +334,14 @@ impl<'a> Walker<'a> {
                 self.replace_head(target, &value);
                 let own = self.slice(span(target));
                 let joins = source.is_some_and(|source| self.store_joined(own, source, &value, whole));
-                if let Some(name) = dotted(&subscript.value, self.text).filter(|_| !joins) {
-                    self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
+                if let Some(name) = dotted(without_keys(&subscript.value), self.text).filter(|_| !joins) {
+                    // `sums[key] = sums[key] + v`
+                    if let Some(added) = source.and_then(|source| self.added(own, source)) {
+                        let value = self.evaluate_silently(added);
+                        self.store(StoreKind::Add, name, &value, span(added), whole);
+                    } else {
+                        self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
+                    }
                 }
                 self.set_item(subscript, &value);
                 if self.frame.differentiated.contains(own) {
@@ -435,6 +448,7 @@ impl<'a> Walker<'a> {
             built_there: self.is_built_in(value, grows),
             by: None,
             sampled: false,
+            stays: false,
             site: self.site(),
         };
         self.record_stored_parameters(&store);
@@ -494,7 +508,7 @@ impl<'a> Walker<'a> {
         let Some(name) = dotted(&node.target, self.text) else {
             self.eval(&node.target);
             if let Expr::Subscript(subscript) = &*node.target
-                && let Some(name) = dotted(&subscript.value, self.text)
+                && let Some(name) = dotted(without_keys(&subscript.value), self.text)
                 && matches!(node.op, Operator::Add)
             {
                 self.store(StoreKind::Add, name, &value, span(&*node.value), span(node));
@@ -525,37 +539,14 @@ impl<'a> Walker<'a> {
         );
         self.keep_origin(name, Some(began));
     }
+}
 
-    /// Records an assignment to `os.environ[…]` as a call.
-    fn environment(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, whole: Span) {
-        if !self.recording() || self.full_name(&subscript.value).as_deref() != Some("os.environ") {
-            return;
-        }
-        let key = self.eval(&subscript.slice);
-        let site = self.site();
-        let key_span = span(&*subscript.slice);
-        self.facts.calls.push(crate::facts::Call {
-            span: whole,
-            callee: span(&*subscript.value),
-            path: Some("os.environ.__setitem__".into()),
-            method: None,
-            receiver: None,
-            function: None,
-            target: Value::default(),
-            arguments: vec![crate::facts::Argument {
-                name: None,
-                span: key_span,
-                value_span: key_span,
-                value: Value { graph: Graph::none(), ..key },
-                starred: false,
-            }],
-            parentheses: Span::empty(whole.end),
-            result: Value::from_kind(Kind::None),
-            is_statement: true,
-            logits: Vec::new(),
-            site,
-        });
+/// The dictionary of `losses["train"][step]`.
+fn without_keys(mut expression: &Expr) -> &Expr {
+    while let Expr::Subscript(subscript) = expression {
+        expression = &subscript.value;
     }
+    expression
 }
 
 /// Returns `true` if a name occurs in a text as a whole word.

@@ -76,7 +76,8 @@ impl<'a> Walker<'a> {
 
     /// Records that a method adds its parameters to a container of its object.
     pub(super) fn record_stored_parameters(&mut self, store: &Store) {
-        let sums = store.kind == StoreKind::Add && !store.value.graph.unknown;
+        let graph = &store.value.graph;
+        let sums = store.kind == StoreKind::Add && graph.ids.iter().any(|id| graph.has(*id));
         if !(sums || matches!(store.kind, StoreKind::Append | StoreKind::Item))
             || !store.target.starts_with("self.")
         {
@@ -90,11 +91,15 @@ impl<'a> Walker<'a> {
             .collect();
         if !parameters.is_empty() {
             let sampled = !sums && self.is_sampled(&store.target);
+            let stays = !sums
+                && matches!(store.target_value.kind, Kind::Container { bounded: false })
+                && !self.is_emptied(&store.target);
             self.frame.stored_parameters.push(StoredParameters {
                 target: store.target.as_str().into(),
                 parameters,
                 sums,
                 sampled,
+                stays,
             });
         }
     }
@@ -106,6 +111,22 @@ impl<'a> Walker<'a> {
         ["sample(", "choices(", "choice("].iter().any(|way| text.contains(&format!("{way}{target}")))
             || text.contains("rand") && text.contains(&format!("{target}[i"))
             || text.contains("rand") && text.contains(&format!("in {target}["))
+    }
+
+    /// Returns `true` if the class being walked empties a container of its object, or makes it anew after its
+    /// first time.
+    fn is_emptied(&self, target: &str) -> bool {
+        let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return true };
+        let text = self.slice(super::span(self.definitions.classes[class.index()].node));
+        let empty =
+            ["[]", "{}", "dict()", "list()", "set()", "defaultdict(", "collections.defaultdict(", "None"];
+        let anew = text.lines().filter_map(|line| {
+            let value = line.trim_start().strip_prefix(target)?.trim_start().strip_prefix('=')?.trim_start();
+            empty.iter().any(|start| value.starts_with(start)).then_some(())
+        });
+        anew.count() > 1
+            || [".clear(", ".pop(", ".popleft("].iter().any(|way| text.contains(&format!("{target}{way}")))
+            || text.contains(&format!("del {target}"))
     }
 
     /// Records an argument of a method whose object keeps it.
@@ -161,6 +182,7 @@ impl<'a> Walker<'a> {
                         parameters: own,
                         sums: kept.sums,
                         sampled: kept.sampled,
+                        stays: kept.stays,
                     });
                 }
             }
@@ -180,6 +202,7 @@ impl<'a> Walker<'a> {
                 carried: false,
                 by: id.map(|id| (id, kept.target.clone())),
                 sampled: kept.sampled,
+                stays: kept.stays,
                 site: self.site(),
             };
             self.frame.stores.push((store, graph));

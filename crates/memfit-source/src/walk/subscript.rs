@@ -2,9 +2,10 @@
 
 use ruff_python_ast::Expr;
 
-use super::Walker;
 use super::definitions::dotted;
+use super::{Walker, span};
 use crate::facts::{Flags, Graph, Kind, Value};
+use crate::position::Span;
 
 impl<'a> Walker<'a> {
     /// `outputs["loss"] = loss`
@@ -22,6 +23,37 @@ impl<'a> Walker<'a> {
             _ => binding.value.named = None,
         }
         self.frame.env.set(name, binding);
+    }
+
+    /// Records an assignment to `os.environ[…]` as a call.
+    pub(super) fn environment(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, whole: Span) {
+        if !self.recording() || self.full_name(&subscript.value).as_deref() != Some("os.environ") {
+            return;
+        }
+        let key = self.eval(&subscript.slice);
+        let site = self.site();
+        let key_span = span(&*subscript.slice);
+        self.facts.calls.push(crate::facts::Call {
+            span: whole,
+            callee: span(&*subscript.value),
+            path: Some("os.environ.__setitem__".into()),
+            method: None,
+            receiver: None,
+            function: None,
+            target: Value::default(),
+            arguments: vec![crate::facts::Argument {
+                name: None,
+                span: key_span,
+                value_span: key_span,
+                value: Value { graph: Graph::none(), ..key },
+                starred: false,
+            }],
+            parentheses: Span::empty(whole.end),
+            result: Value::from_kind(Kind::None),
+            is_statement: true,
+            logits: Vec::new(),
+            site,
+        });
     }
 
     pub(super) fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ruff_python_ast::ExprCall;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::definitions::Definitions;
@@ -9,7 +10,7 @@ use super::env::Binding;
 use super::returned::Adopted;
 use super::{Frame, MAX_CALL_OPS, Walker};
 use crate::facts::{
-    Backward, ClassId, CounterBinding, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind,
+    Backward, Call, ClassId, CounterBinding, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind,
 };
 use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
@@ -120,6 +121,8 @@ impl<'a> Walker<'a> {
             grad_off: function.grad == Grad::Off,
             ops,
             returns,
+            // Where each statement returns arrays, they are the value.
+            arrays: if frame.arrays.len() < frame.returns { frame.arrays.clone() } else { Vec::new() },
             stored_parameters: frame.stored_parameters.clone(),
         }
     }
@@ -169,6 +172,36 @@ impl<'a> Walker<'a> {
             .collect();
         chain.reverse();
         chain
+    }
+
+    /// Call of a function or method with a known summary.
+    pub(super) fn call_summary(
+        &mut self,
+        node: &'a ExprCall,
+        call: &Call,
+        id: Option<FunctionId>,
+        summary: &Summary,
+        receiver: Option<&'a str>,
+    ) -> Value {
+        for argument in &node.arguments.args {
+            self.escape(argument);
+        }
+        let arguments: Vec<_> = call
+            .arguments
+            .iter()
+            .filter(|argument| !argument.starred)
+            .map(|argument| {
+                (argument.name.as_deref(), argument.value.clone(), self.slice(argument.value_span))
+            })
+            .collect();
+        let mut result = self.replay(summary, id, &arguments, receiver, call.span);
+        let skipped = usize::from(summary.is_method && receiver.is_some());
+        if summary.may_give_arrays(call, skipped) {
+            result =
+                Value { graph: result.graph.with_unknown(), ..Value::unknown() }.with_flags(Flags::OPAQUE);
+        }
+        self.logits = Self::arguments_of_logits(summary, call, receiver.is_some());
+        result
     }
 
     /// Applies the effects of a called function, and returns its result.

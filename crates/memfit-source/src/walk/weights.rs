@@ -33,7 +33,7 @@ pub(super) struct Origins {
 }
 
 /// Substrings in the names of layers that have parameters.
-pub(super) const LAYERS: &[&str] = &[
+const LAYERS: &[&str] = &[
     "Linear",
     "Conv",
     "LSTM",
@@ -46,8 +46,26 @@ pub(super) const LAYERS: &[&str] = &[
     "GroupNorm",
     "Bilinear",
     "MultiheadAttention",
-    "Parameter(",
 ];
+
+/// Returns `true` for a text that makes layers or parameters that are trained: `nn.Parameter(x,
+/// requires_grad=False)` is not.
+pub(super) fn makes_layers(text: &str) -> bool {
+    let trained = |(at, name): (usize, &str)| {
+        let arguments = &text[at + name.len()..];
+        let mut depth = 1_i32;
+        let end = arguments.bytes().position(|byte| {
+            depth += match byte {
+                b'(' => 1,
+                b')' => -1,
+                _ => 0,
+            };
+            depth == 0
+        });
+        !arguments[..end.unwrap_or(arguments.len())].replace(' ', "").contains("requires_grad=False")
+    };
+    LAYERS.iter().any(|layer| text.contains(layer)) || text.match_indices("Parameter(").any(trained)
+}
 
 /// Methods of models: what they are called on and that is called itself is a model.
 const MODEL_METHODS: &[&str] = &[
@@ -61,6 +79,10 @@ const MODEL_METHODS: &[&str] = &[
     ".cuda()",
     ".to(",
 ];
+
+/// Methods of models that change the model and return it.
+pub(super) const RETURNS_ITSELF: &[&str] =
+    &["to", "cuda", "cpu", "half", "float", "bfloat16", "eval", "train", "requires_grad_"];
 
 /// Maximum length of a name that identifies a model.
 const MAX_NAME: usize = 80;
@@ -86,10 +108,12 @@ impl<'a> Walker<'a> {
             made,
             has_parameters: false,
             parts: Vec::new(),
+            of_project: false,
             carries: None,
             outputs: None,
             loops: false,
             class_path: None,
+            array_switches: Vec::new(),
         });
         self.origins.origins.push(origin.clone());
         self.origins.models.insert(origin, id);
@@ -105,6 +129,21 @@ impl<'a> Walker<'a> {
             None => None,
         };
         let class_path = class.as_ref().and(call.path.clone());
+        let forward = match (&class_path, &call.target.kind) {
+            (Some(path), _) => self.method_there(&path.clone(), "forward"),
+            (None, Kind::Class(class)) if call.path.is_none() => {
+                let own = self.method_of(*class, "forward", 0);
+                own.and_then(|own| self.summary(own))
+            }
+            _ => None,
+        };
+        let array_switches: Vec<String> = forward
+            .iter()
+            .flat_map(|forward| &forward.arrays)
+            .flatten()
+            .map(|switch| switch.name.clone())
+            .collect();
+        let of_project = class.is_some() || call.path.is_none() && matches!(call.target.kind, Kind::Class(_));
         let (parts, carries) = match (&call.path, &call.target.kind) {
             (None, Kind::Class(class)) => {
                 let class = self.facts.class(*class);
@@ -118,6 +157,8 @@ impl<'a> Walker<'a> {
         };
         let model = &mut self.facts.models[id.index()];
         (model.parts, model.carries, model.class_path) = (parts, carries, class_path);
+        model.of_project = of_project;
+        model.array_switches = array_switches;
         let own = Weights::from_model(id);
         call.arguments
             .iter()
@@ -139,14 +180,13 @@ impl<'a> Walker<'a> {
 
     /// Returns `true` if the text of a call shows that the model has parameters.
     fn shows_parameters(&self, call: &Call) -> bool {
-        let layered = |text: &str| LAYERS.iter().any(|layer| text.contains(layer));
         let held = || {
             let parts = call.arguments.iter().flat_map(|argument| argument.value.weights.owners());
             parts.into_iter().any(|id| self.facts.models[id.index()].has_parameters)
         };
         match (&call.path, &call.target.kind) {
             (Some(path), _) if path.starts_with("torch.nn.") => {
-                layered(path) || held() || layered(self.slice(call.parentheses))
+                makes_layers(path) || held() || makes_layers(self.slice(call.parentheses))
             }
             (Some(path), _) => {
                 path.starts_with("torchvision.models.")
@@ -155,7 +195,7 @@ impl<'a> Walker<'a> {
             }
             (None, Kind::Class(id)) => {
                 let node = self.definitions.classes[id.index()].node;
-                layered(self.slice(super::span(node)))
+                makes_layers(self.slice(super::span(node)))
             }
             _ => false,
         }
@@ -267,6 +307,42 @@ impl<'a> Walker<'a> {
         found
     }
 
+    /// Returns `true` for the variable of a loop that its function does not treat as a model: another
+    /// function may have a model of the same name.
+    pub(super) fn is_other_target(&self, name: &str) -> bool {
+        let how = self.frame.env.get(name).map(|binding| binding.how);
+        let Some(CounterBinding::Target(id)) = how else { return false };
+        let over = self.slice(self.facts.loops[id.index()].iterable);
+        let root = over.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
+        // What the function or its object has may be layers.
+        if root == "self" || self.frame.env.get(root).is_some() {
+            return false;
+        }
+        let Some(node) = self.definitions.functions[self.frame.function.index()].node else { return false };
+        let text = self.slice(super::span(node));
+        !MODEL_METHODS.iter().any(|method| text.contains(&format!("{name}{method}")))
+    }
+
+    /// Returns `true` for a plain name that the text puts into evaluation mode, or whose parameters it lists.
+    pub(super) fn switches_mode(&mut self, name: &'a str) -> bool {
+        name.chars().all(|c| c.is_alphanumeric() || c == '_')
+            && self.is_used_as_model(name)
+            && [".eval()", ".parameters()"].iter().any(|way| self.text.contains(&format!("{name}{way}")))
+    }
+
+    /// Weights of `self.model` in `model = self.model.to(device)`: the name is another one for the same
+    /// model.
+    pub(super) fn alias_weights(&mut self, source: &'a Expr) -> Weights {
+        let name = match source {
+            Expr::Call(call) => self.moved_name(call),
+            Expr::Attribute(_) => super::definitions::dotted(source, self.text),
+            _ => None,
+        };
+        let Some(name) = name.filter(|name| name.starts_with("self.")) else { return Weights::default() };
+        let known = self.lookup(name).0;
+        if known.is_module() { self.weights_of(name, &known) } else { Weights::default() }
+    }
+
     /// Treats a name as a model if `parameters()` is called on it and its kind is unknown.
     pub(super) fn infer_module(&mut self, name: &'a str, value: &Value) {
         if !matches!(value.kind, Kind::Unknown | Kind::Undefined | Kind::Tensor) || name == "self" {
@@ -290,7 +366,7 @@ impl<'a> Walker<'a> {
         let mut owner = &*attribute.value;
         while let Expr::Call(call) = owner {
             let Expr::Attribute(way) = &*call.func else { return None };
-            if !["to", "cuda", "cpu", "half", "float", "bfloat16"].contains(&way.attr.id.as_str()) {
+            if !RETURNS_ITSELF.contains(&way.attr.id.as_str()) {
                 return None;
             }
             owner = &way.value;
