@@ -4,10 +4,11 @@ settings.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from support import on_device
+from support import on_device, through_memfit
 from tiers import first
 
 torch = pytest.importorskip("torch")
@@ -165,3 +166,27 @@ def test_autotuning_ends_with_a_choice(tmp_path: Path, monkeypatch: pytest.Monke
         "milliseconds of the virtual clock"
     )
     assert all(len(times) > 1 for times in found.said["times"]), "there was a choice"
+
+
+@pytest.mark.parametrize(
+    "lever", ["", '[[lever]]\nname = "autocast-bf16"\nvalue = true\nlabel = "precision"\n']
+)
+def test_a_model_that_the_script_compiles_whole_holds_nothing_of_memfits_under_a_plan(
+    lever: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(lever)
+    found = on_device(
+        PREPARE
+        + """
+    net = network()
+    net.compile(fullgraph=True)
+    train(net, net.parameters())
+    answer(graphs=graphs())
+    """,
+        tmp_path,
+        start=partial(through_memfit, options=["--plan", str(plan)]),
+    )
+    assert found.status == 0, found.output
+    assert found.said["graphs"] == 1

@@ -12,14 +12,15 @@ def arm(planned):
 
     @functools.wraps(original)
     def call(self, *args, **kwargs):
+        met = False
         if planned.target is None:
             planned.example = (args, kwargs)
             if planned.part == "inference" and planned.meets(self):
                 part.infer(planned, self, original)
-            planned.about_to_call(self)
+            met = planned.about_to_call(self)
             planned.example = None
-        # Removed before the model is compiled: the compiler would find it in each module.
-        if planned.target is not None:
+        # Removed before the model is compiled, in this call: the compiler would find it in each module.
+        if met or planned.target is not None:
             module.__call__ = original
         return original(self, *args, **kwargs)
 
