@@ -145,8 +145,8 @@ fn with_unused_scaler(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn of_half_models(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let mut code = facts.text.lines().map(|line| line.split('#').next().unwrap_or(line));
-    let scales = code.any(|line| line.contains("scale"));
-    let Some(cast) = trained_in_half(context).next().filter(|_| !scales) else { return };
+    let mut scales = || code.any(|line| line.contains("scale"));
+    let Some(cast) = trained_in_half(context).next().filter(|_| !scales()) else { return };
     let trained = backwards(facts).find(|(op, pass)| {
         let is_plain = !pass.managed && !pass.loss.is(Flags::SCALED) && !pass.loss.is(Flags::OPAQUE);
         op.via.is_none() && op.site.order > cast.site.order && repeats(facts, &op.site) && is_plain
