@@ -1,8 +1,8 @@
 //! # autocast-without-scaler
 //!
 //! ## What it does
-//! Finds training under autocast to float16 without a gradient scaler, also where an option turns it on, with a
-//! scaler that nothing uses, and training of a model whose weights are float16.
+//! Finds training under autocast to float16 without a gradient scaler, also where an option turns it on,
+//! with a scaler that nothing uses, and training of a model whose weights are float16.
 //!
 //! ## Why
 //! Small gradients underflow to zero in float16. Measured: a gradient of 1e-8 becomes 0.0, and scaled by

@@ -311,7 +311,10 @@ fn is_differentiated(context: &Context<'_>, store: &Store, value: &Value) -> boo
                 let name = context.slice(pass.loss_span);
                 op.site.function == store.site.function
                     && pass.loss.graph == value.graph
-                    && words(context.slice(store.span)).any(|word| word == name)
+                    && context.slice(store.span).split(',').any(|part| {
+                        let cut = ["detach(", "item(", ".data", "float(", "numpy(", "tolist("];
+                        words(part).any(|word| word == name) && !cut.iter().any(|way| part.contains(way))
+                    })
             })
     };
     own(value) || value.elements().is_some_and(own)
