@@ -1,8 +1,8 @@
 //! # autocast-without-scaler
 //!
 //! ## What it does
-//! Finds training under autocast to float16 without a gradient scaler, also where an option turns it on, with a
-//! scaler that nothing uses, and training of a model whose weights are float16.
+//! Finds training under autocast to float16 without a gradient scaler, also where an option turns it on,
+//! with a scaler that nothing uses, and training of a model whose weights are float16.
 //!
 //! ## Why
 //! Small gradients underflow to zero in float16. Measured: a gradient of 1e-8 becomes 0.0, and scaled by
@@ -145,8 +145,8 @@ fn with_unused_scaler(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn of_half_models(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let mut code = facts.text.lines().map(|line| line.split('#').next().unwrap_or(line));
-    let scales = code.any(|line| line.contains("scale"));
-    let Some(cast) = trained_in_half(context).next().filter(|_| !scales) else { return };
+    let mut scales = || code.any(|line| line.contains("scale"));
+    let Some(cast) = trained_in_half(context).next().filter(|_| !scales()) else { return };
     let trained = backwards(facts).find(|(op, pass)| {
         let is_plain = !pass.managed && !pass.loss.is(Flags::SCALED) && !pass.loss.is(Flags::OPAQUE);
         op.via.is_none() && op.site.order > cast.site.order && repeats(facts, &op.site) && is_plain

@@ -27,7 +27,7 @@
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
-use memfit_source::{Call, Flags};
+use memfit_source::{Call, Flags, Kind};
 
 use crate::query::{backwards, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -104,7 +104,8 @@ fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn of_numbers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let makes = ["torch.tensor", "torch.as_tensor", "torch.Tensor", "torch.FloatTensor"];
-    for call in facts.calls.iter().filter(|call| makes.iter().any(|path| call.is(path))) {
+    let is_read = |call: &&Call| call.result.is(Flags::READ) && matches!(call.result.kind, Kind::Tensor);
+    for call in facts.calls.iter().filter(is_read).filter(|call| makes.iter().any(|path| call.is(path))) {
         let function = facts.function(call.site.function);
         let is_loss = function.class.is_some_and(|class| {
             let class = facts.class(class);

@@ -155,9 +155,11 @@ fn of_others(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// generator's loss went through, and that is not cleared after it.
 fn of_other_losses(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    if facts.text.contains(".grad = None")
-        || facts.text.contains("grad.zero_")
+    let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. }) && op.site.looped.is_some();
+    if facts.ops.iter().filter(|op| is_step(op)).count() < 2
         || facts.ops.iter().any(|op| matches!(op.kind, OpKind::RequireGrad { .. }))
+        || facts.text.contains(".grad = None")
+        || facts.text.contains("grad.zero_")
         || facts.text.contains("requires_grad")
     {
         return;

@@ -216,17 +216,18 @@ fn of_methods(context: &Context<'_>, findings: &mut Findings<'_>) {
         let computed = store.value.is(Flags::SCALAR) && !store.value.graph.is_none();
         // The frameworks' own steps, and a loss that is handed on with its graph.
         let hands_on = function.hands_on && !function.name.ends_with(".forward");
-        let passes = facts
-            .ops
-            .iter()
-            .any(|op| op.site.function == store.site.function && runs_model(op) && op.site.grad == Grad::On);
+        let passes = || {
+            facts.ops.iter().any(|op| {
+                op.site.function == store.site.function && runs_model(op) && op.site.grad == Grad::On
+            })
+        };
         if into
             && computed
             && hands_on
-            && passes
             && matches!(store.graph, GraphState::Unknown | GraphState::Live)
             && store.site.grad == Grad::On
             && !facts.class(class).is_module
+            && passes()
             && grows_in_object(context, store)
             && !context.may_be_without_grad(store.site.function)
         {
@@ -310,7 +311,10 @@ fn is_differentiated(context: &Context<'_>, store: &Store, value: &Value) -> boo
                 let name = context.slice(pass.loss_span);
                 op.site.function == store.site.function
                     && pass.loss.graph == value.graph
-                    && words(context.slice(store.span)).any(|word| word == name)
+                    && context.slice(store.span).split(',').any(|part| {
+                        let cut = ["detach(", "item(", ".data", "float(", "numpy(", "tolist("];
+                        words(part).any(|word| word == name) && !cut.iter().any(|way| part.contains(way))
+                    })
             })
     };
     own(value) || value.elements().is_some_and(own)

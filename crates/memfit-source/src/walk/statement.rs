@@ -334,7 +334,9 @@ impl<'a> Walker<'a> {
                 self.replace_head(target, &value);
                 let own = self.slice(span(target));
                 let joins = source.is_some_and(|source| self.store_joined(own, source, &value, whole));
-                if let Some(name) = dotted(without_keys(&subscript.value), self.text).filter(|_| !joins) {
+                if let Some(name) = dotted(without_keys(&subscript.value), self.text)
+                    .filter(|name| !joins && !self.is_moved_within(name, source))
+                {
                     // `sums[key] = sums[key] + v`
                     if let Some(added) = source.and_then(|source| self.added(own, source)) {
                         let value = self.evaluate_silently(added);
@@ -354,6 +356,13 @@ impl<'a> Walker<'a> {
             Expr::Starred(node) => self.assign(&node.value, Value::unknown(), None, whole),
             _ => {}
         }
+    }
+
+    /// Returns `true` for the value of `x[i][j] = x[j][i]`, which the container has already.
+    fn is_moved_within(&self, name: &str, source: Option<&Expr>) -> bool {
+        source.is_some_and(|source| {
+            matches!(source, Expr::Subscript(_)) && dotted(without_keys(source), self.text) == Some(name)
+        })
     }
 
     fn unpack(&mut self, targets: &'a [Expr], value: &Value, source: Option<&'a Expr>, whole: Span) {
