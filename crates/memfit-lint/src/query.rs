@@ -314,3 +314,11 @@ pub(crate) fn is_prepared(facts: &Facts, batch: &Value) -> bool {
         .filter(|call| prepares.iter().any(|name| call.is_method(name)))
         .any(|call| call.arguments.iter().any(|argument| is_it(&argument.value.kind)))
 }
+
+/// Returns `true` for a value that is detached in the same expression: `target(x).max(1)[0].detach()`.
+pub(crate) fn is_detached(facts: &Facts, span: Span) -> bool {
+    let holds = |call: &Call| {
+        call.receiver.as_ref().is_some_and(|of| of.span.start <= span.start && span.end <= of.span.end)
+    };
+    facts.calls.iter().any(|call| call.is_method("detach") && holds(call))
+}

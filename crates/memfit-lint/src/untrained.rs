@@ -5,7 +5,7 @@ use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, StoreKin
 
 use crate::callers::{freezes, optimizers};
 use crate::passes::is_pass;
-use crate::query::{backwards, optimizers_of, words};
+use crate::query::{backwards, is_detached, optimizers_of, words};
 use crate::rule::{Context, Findings};
 
 /// Reports passes of models that are not trained, on inputs without a graph.
@@ -38,7 +38,8 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
         if by_parts && derived() {
             continue;
         }
-        if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, call) {
+        let is_dropped = is_dropped_at_once(facts, call) || is_detached(facts, op.span);
+        if feeds || model == "self" || call.is_statement || is_dropped {
             continue;
         }
         let Some(trained) = training_step(context, op) else { continue };
@@ -59,7 +60,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for `teacher(x).detach()`, and for an output that is bound to its own detached value: the
+/// Returns `true` for an output that is detached in the same expression, or bound to its own detached value: the
 /// graph is gone before anything else is computed.
 fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
     let rest = &facts.text[(call.span.end as usize).min(facts.text.len())..];
@@ -69,7 +70,7 @@ fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
             rest.trim_start().starts_with('=') && rest.contains(&format!("{name}.detach()"))
         })
     });
-    rest.starts_with(".detach()") || rest.starts_with(".data") || rebound
+    is_detached(facts, call.span) || rest.starts_with(".data") || rebound
 }
 
 /// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework runs it.
@@ -242,6 +243,15 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     // Without an optimizer in the text, another file may hold the parameters; a framework holds its own.
     let given = context.given_model(op.site.function, model);
     if given.is_some_and(|given| given.frozen || given.held) {
+        return true;
+    }
+    // `Adam(self.parameters())` of the same object.
+    let class = facts.function(op.site.function).class;
+    let holds_all = |call: &Call| {
+        facts.function(call.site.function).class == class
+            && facts.slice(call.span).contains("self.parameters()")
+    };
+    if class.is_some() && model.starts_with("self.") && optimizers(facts).any(holds_all) {
         return true;
     }
     let mut made = optimizers(facts).peekable();

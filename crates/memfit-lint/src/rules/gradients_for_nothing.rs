@@ -43,7 +43,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
-use crate::query::{backwards, mode_at, optimizers_of, words};
+use crate::query::{backwards, is_detached, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -307,6 +307,9 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_known =
             findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == op.span);
         if op.kind != OpKind::Forward || !is_here || op.site.grad != Grad::On || !named || is_known {
+            continue;
+        }
+        if is_detached(facts, op.span) {
             continue;
         }
         let at = op.call.unwrap_or(op.span);

@@ -33,7 +33,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{CounterBinding, Flags, IterableKind};
+use memfit_source::{CounterBinding, CounterTest, Facts, Flags, IterableKind, LoopId, Store, StoreKind};
 
 use crate::query::{backward, is_plain};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -74,16 +74,40 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let counted = &window.counted;
-        // A counter that continues over epochs carries the remainder into the next.
-        let goes_on = counted.counter.contains('[');
-        if goes_on
-            || matches!(counted.bound, CounterBinding::Assigned(bound) if bound != found.parent.or(bound))
-        {
+        if goes_on(facts, looped, counted) {
             continue;
         }
         findings
             .report(counted.span, "the optimizer does not step with the gradients left over at the end of the loop, unless the number of batches is a multiple of the window")
             .label(found.header, "the loop may end within a window")
             .help("also step at the last batch, or once more after the loop");
+    }
+}
+
+/// Returns `true` for a counter that continues over epochs: it carries the remainder into the next one.
+fn goes_on(facts: &Facts, looped: LoopId, counted: &CounterTest) -> bool {
+    let found = facts.looped(looped);
+    let counter = counted.counter.as_str();
+    if counter.contains('[') {
+        return true;
+    }
+    // `self.global_step`, unless each epoch sets it.
+    if counter.contains('.') {
+        let each_epoch = |store: &Store| match found.parent {
+            Some(parent) => facts.within(&store.site, parent),
+            None => store.site.function == found.function,
+        };
+        return !facts.stores.iter().any(|store| {
+            store.kind == StoreKind::Assign
+                && store.target == counter
+                && each_epoch(store)
+                && !facts.within(&store.site, looped)
+        });
+    }
+    match counted.bound {
+        CounterBinding::Assigned(bound) => bound != found.parent.or(bound),
+        // What the caller's loop counts, unless it is named as the number of its batch.
+        CounterBinding::Parameter => found.index.as_ref().is_none_or(|(index, _)| index != counter),
+        _ => false,
     }
 }
