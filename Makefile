@@ -4,6 +4,7 @@
 #   make test     install into .venv, and run all tests
 #   make test-exhaustive  the Python tests with all of their parameters
 #   make check    check formatting, lints, types, and that generated files are current
+#   make check-format  check formatting and Python's lints alone, in seconds
 #   make generated  write all files that are generated from the code: pages, schemas, result types
 #   make ages     list the pages of measurements that are older than the code they measure
 #   make accuracy  run published cases on virtual GPUs that have no result yet; ACCURACY=FOLDER has the repositories; takes hours
@@ -54,7 +55,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check generated ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check check-format generated ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
         dist macos dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -78,16 +79,18 @@ test-python: $(STAMPS)/test $(STAMPS)/memfit
 test-exhaustive: $(STAMPS)/test $(STAMPS)/memfit
 	MEMFIT_EXHAUSTIVE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(STAMPS)/check $(STAMPS)/memfit
+check-format: $(STAMPS)/check
 	cargo fmt --all --check
 	rustfmt --check --edition 2024 crates/memfit-vocabulary/src/levers/*.rs crates/memfit-vocabulary/sample/*.rs \
 	    crates/memfit-lint/src/rules/*.rs
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+
+check: check-format $(STAMPS)/memfit
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@# The features of the distributed build need cmake, which the build backend installs.
 	@if command -v cmake >/dev/null 2>&1; then \
 	    cargo clippy -p memfit-loader --features turbo --all-targets --locked -- -D warnings; fi
-	$(BIN)/ruff format --check
-	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest memfit._core --concise
 	@for each in $(GENERATORS); do $(BIN)/python scripts/docs/$$each.py --check || exit 1; done
