@@ -60,8 +60,8 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for an output that is detached in the same expression, or bound to its own detached value: the
-/// graph is gone before anything else is computed.
+/// Returns `true` for an output that is detached in the same expression, or bound to its own detached value:
+/// the graph is gone before anything else is computed.
 fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
     let rest = &facts.text[(call.span.end as usize).min(facts.text.len())..];
     let next = rest.lines().nth(1).unwrap_or_default().trim();
