@@ -16,6 +16,8 @@ def arm(planned):
         if planned.target is None:
             planned.example = (args, kwargs)
             if planned.part == "inference" and planned.meets(self):
+                # As below.
+                module.__call__ = original
                 part.infer(planned, self, original)
             met = planned.about_to_call(self)
             planned.example = None
