@@ -97,20 +97,8 @@ def measure_peft() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(PEFT)
         for name, (arguments, _, _) in PEFT_PUBLISHED.items():
-            command = [
-                memfit(),
-                "run",
-                "--quiet",
-                "--show-output",
-                "--gpu",
-                "l40s",
-                "--steps",
-                "0",
-                "--format",
-                "json",
-                "--",
-            ]
-            command += [sys.executable, "train.py", *arguments.split()]
+            command = [memfit(), "run", "--quiet", "--show-output", "--gpu", "l40s", "--steps", "0"]
+            command += ["--format", "json", "--", sys.executable, "train.py", *arguments.split()]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
             printed = [line for line in (done.stdout + done.stderr).splitlines() if MARK in line]
             if not printed:

@@ -233,6 +233,17 @@ def test_a_script_that_trains_nothing_has_no_table(folder: Path) -> None:
     assert document["baseline"] is None
 
 
+def test_a_model_that_the_script_compiles_whole_is_measured_in_training_and_inference(folder: Path) -> None:
+    script = SCRIPT.replace(
+        "\noptimizer =", '\nmodel.compile(fullgraph=True, backend="eager")\noptimizer =', 1
+    )
+    assert "fullgraph" in script
+    (folder / "train.py").write_text(script)
+    document = shrink(folder, "--only", "8-bit-optimizer", "--", sys.executable, "train.py")
+    for row in (document["baseline"], *document["rows"]):
+        assert row["training"]["allocated"] > row["inference"]["allocated"] > 0
+
+
 def test_an_unknown_technique_is_refused(folder: Path) -> None:
     done = subprocess.run(
         [memfit(), "shrink", "--gpu", "t4", "--only", "magic", "--", "true"],

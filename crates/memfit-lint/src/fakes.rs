@@ -96,44 +96,45 @@ fn optimizer_of(context: &Context<'_>, model: &Op) -> Option<String> {
     made.all(same).then(|| target.to_owned())
 }
 
+fn is_step(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Step { .. })
+}
+
+/// Returns `true` if an operation clears the gradients of a generator, whose optimizer is `own`.
+fn clears(facts: &Facts, op: &Op, generator: &Op, own: &str) -> bool {
+    matches!(op.kind, OpKind::ZeroGrad { .. }) && is_of(facts, op, generator, own)
+}
+
+/// Returns `true` if an operation is one of a generator or of its optimizer.
+fn is_of(facts: &Facts, op: &Op, generator: &Op, own: &str) -> bool {
+    [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
+        || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes
+}
+
 /// Returns `true` if the step after a backward pass is the judge's, and the generator's gradients are cleared
 /// before its own step.
 fn is_cleared(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
     let here = |op: &&Op| op.site.function == pass.site.function;
-    let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
     // Iterations repeat: operations before the pass follow those after it.
     let mut ops: Vec<&Op> = facts.ops.iter().filter(here).collect();
     ops.sort_by_key(|op| (op.site.order < pass.site.order, op.site.order));
     let Some(next) = ops.iter().find(|op| is_step(op)) else { return false };
-    let is_its = |op: &Op| {
-        [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
-            || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes
-    };
-    let first = ops.iter().find(|op| {
-        is_step(op) && op.receiver == own || matches!(op.kind, OpKind::ZeroGrad { .. }) && is_its(op)
-    });
-    next.receiver == of_judge && first.is_some_and(|first| matches!(first.kind, OpKind::ZeroGrad { .. }))
+    let first = ops.iter().find(|op| is_step(op) && op.receiver == own || clears(facts, op, generator, own));
+    next.receiver == of_judge && first.is_some_and(|first| !is_step(first))
 }
 
 /// Returns `true` if the step after a backward pass is the judge's, and the generator steps after it with
 /// these gradients and those of a loss of its own before.
 fn is_stepped(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
     let here = |op: &&Op| op.site.function == pass.site.function && op.site.looped == pass.site.looped;
-    let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
-    let is_clear = |op: &Op| {
-        matches!(op.kind, OpKind::ZeroGrad { .. })
-            && ([own, generator.receiver.as_str()].contains(&op.receiver.as_str())
-                || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes)
-    };
+    let ends = |op: &Op| is_step(op) && op.receiver == own || clears(facts, op, generator, own);
     let after = || facts.ops.iter().filter(here).filter(|op| op.site.order > pass.site.order);
     let next = after().find(|op| is_step(op));
-    let first = after().find(|op| is_step(op) && op.receiver == own || is_clear(op));
+    let first = after().find(|op| ends(op));
     // Its own loss, whose gradients are still there.
     let mut before = facts.ops.iter().filter(here).filter(|op| op.site.order < pass.site.order);
     let own_loss = before.rfind(|op| {
-        is_clear(op)
-            || is_step(op) && op.receiver == own
-            || matches!(op.kind, OpKind::Backward(_)) && op.graph.contains(&generator.graph)
+        ends(op) || matches!(op.kind, OpKind::Backward(_)) && op.graph.contains(&generator.graph)
     });
     next.is_some_and(|next| next.receiver == of_judge)
         && first.is_some_and(is_step)
@@ -144,21 +145,18 @@ fn is_stepped(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &st
 /// steps the generator's optimizer clears its gradients first.
 fn is_cleared_elsewhere(facts: &Facts, pass: &Op, generator: &Op, own: &str, of_judge: &str) -> bool {
     let class = facts.function(pass.site.function).class;
-    let is_step = |op: &Op| matches!(op.kind, OpKind::Step { .. });
-    let is_its = |op: &Op| {
-        [own, generator.receiver.as_str()].contains(&op.receiver.as_str())
-            || facts.overlap(&op.weights, &generator.weights) == Overlap::Yes
-    };
     let concerns = |op: &&Op| {
-        op.via.is_none() && is_its(op) && (is_step(op) || matches!(op.kind, OpKind::ZeroGrad { .. }))
+        let ends = is_step(op) || matches!(op.kind, OpKind::ZeroGrad { .. });
+        op.via.is_none() && ends && is_of(facts, op, generator, own)
     };
     let here = |op: &&Op| op.via.is_none() && op.site.function == pass.site.function;
     let mut after = facts.ops.iter().filter(here).filter(|op| op.site.order > pass.site.order);
     let next_is_its = after.find(|op| is_step(op)).is_some_and(|next| next.receiver == of_judge);
-    if class.is_none() || !own.starts_with("self.") || !next_is_its {
-        return false;
-    }
-    if facts.ops.iter().filter(here).any(|op| concerns(&op)) {
+    if class.is_none()
+        || !own.starts_with("self.")
+        || !next_is_its
+        || facts.ops.iter().filter(here).any(|op| concerns(&op))
+    {
         return false;
     }
     let mut firsts = facts.function_ids().filter(|id| facts.function(*id).class == class).filter_map(|id| {

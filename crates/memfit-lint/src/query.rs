@@ -317,8 +317,13 @@ pub(crate) fn is_prepared(facts: &Facts, batch: &Value) -> bool {
 
 /// Returns `true` for a value that is detached in the same expression: `target(x).max(1)[0].detach()`.
 pub(crate) fn is_detached(facts: &Facts, span: Span) -> bool {
+    is_followed_by(facts, span, &["detach"])
+}
+
+/// Returns `true` for a part of what one of these methods is called on.
+pub(crate) fn is_followed_by(facts: &Facts, span: Span, methods: &[&str]) -> bool {
     let holds = |call: &Call| {
         call.receiver.as_ref().is_some_and(|of| of.span.start <= span.start && span.end <= of.span.end)
     };
-    facts.calls.iter().any(|call| call.is_method("detach") && holds(call))
+    facts.calls.iter().any(|call| methods.iter().any(|name| call.is_method(name)) && holds(call))
 }

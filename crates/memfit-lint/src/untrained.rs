@@ -38,8 +38,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
         if by_parts && derived() {
             continue;
         }
-        let is_dropped = is_dropped_at_once(facts, call) || is_detached(facts, op.span);
-        if feeds || model == "self" || call.is_statement || is_dropped {
+        if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, op, call) {
             continue;
         }
         let Some(trained) = training_step(context, op) else { continue };
@@ -62,7 +61,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
 
 /// Returns `true` for an output that is detached in the same expression, or bound to its own detached value:
 /// the graph is gone before anything else is computed.
-fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
+fn is_dropped_at_once(facts: &Facts, op: &Op, call: &Call) -> bool {
     let rest = &facts.text[(call.span.end as usize).min(facts.text.len())..];
     let next = rest.lines().nth(1).unwrap_or_default().trim();
     let rebound = facts.bound_to(call.span).is_some_and(|name| {
@@ -70,7 +69,7 @@ fn is_dropped_at_once(facts: &Facts, call: &Call) -> bool {
             rest.trim_start().starts_with('=') && rest.contains(&format!("{name}.detach()"))
         })
     });
-    is_detached(facts, call.span) || rest.starts_with(".data") || rebound
+    is_detached(facts, op.span) || is_detached(facts, call.span) || rest.starts_with(".data") || rebound
 }
 
 /// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework runs it.

@@ -29,7 +29,7 @@
 
 use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
 
-use crate::query::{grows, is_emptied, is_large_on_gpu};
+use crate::query::{grows, is_emptied, is_followed_by, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -99,15 +99,7 @@ fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
             call.path.as_deref().is_some_and(|path| {
                 ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
             }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target);
-        let is_moved = || {
-            facts.calls.iter().any(|other| {
-                ["cpu", "numpy", "tolist"].iter().any(|way| other.is_method(way))
-                    && other.span.start <= call.span.start
-                    && call.span.end < other.span.end
-                    && other.receiver.as_ref().is_some_and(|of| call.span.end <= of.span.end)
-            })
-        };
-        joins && !is_moved()
+        joins && !is_followed_by(facts, call.span, &["cpu", "numpy", "tolist"])
     })
 }
 

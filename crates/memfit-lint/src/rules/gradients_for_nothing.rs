@@ -306,10 +306,13 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_here = op.via != Some(FunctionId::MODULE);
         let is_known =
             findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == op.span);
-        if op.kind != OpKind::Forward || !is_here || op.site.grad != Grad::On || !named || is_known {
-            continue;
-        }
-        if is_detached(facts, op.span) {
+        if op.kind != OpKind::Forward
+            || !is_here
+            || op.site.grad != Grad::On
+            || !named
+            || is_known
+            || is_detached(facts, op.span)
+        {
             continue;
         }
         let at = op.call.unwrap_or(op.span);

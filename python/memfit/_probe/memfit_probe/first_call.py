@@ -12,18 +12,16 @@ def arm(planned):
 
     @functools.wraps(original)
     def call(self, *args, **kwargs):
-        met = False
-        if planned.target is None:
-            planned.example = (args, kwargs)
-            if planned.part == "inference" and planned.meets(self):
-                # As below.
-                module.__call__ = original
-                part.infer(planned, self, original)
-            met = planned.about_to_call(self)
-            planned.example = None
-        # Removed before the model is compiled, in this call: the compiler would find it in each module.
-        if met or planned.target is not None:
+        waits = planned.target is None
+        if not waits or planned.meets(self):
+            # Removed before the model is compiled, in this call: the compiler would find it in each module.
             module.__call__ = original
+            if waits:
+                planned.example = (args, kwargs)
+                if planned.part == "inference":
+                    part.infer(planned, self, original)
+                planned.about_to_call(self)
+                planned.example = None
         return original(self, *args, **kwargs)
 
     module.__call__ = call

@@ -276,14 +276,12 @@ class Planned:
     # Forward and backward
 
     def about_to_call(self, model):
-        """Apply levers before a module is called, if none are yet. Return `True` for the plan's model."""
-        met = self.meets(model)
-        if met and self.levers:
+        """Apply levers before the plan's model is called, if there are any."""
+        if self.levers:
             self.autocast = self.session.torch.is_autocast_enabled("cuda")
             # On failure it is tried again, and reported, at the start of the forward pass.
             with contextlib.suppress(Exception):
                 self.apply_levers(model)
-        return met
 
     def meets(self, model):
         """Return `True` if a module that is about to be called is the model that the plan is for."""
