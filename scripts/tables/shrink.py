@@ -206,7 +206,8 @@ def main() -> None:
         wanted = [each for each in techniques(model) if not options.rows or each in options.rows]
         if not wanted:
             continue
-        known[model] = merged(known.get(model), measure(model, wanted), techniques(model))
+        before = known.get(model) if options.rows else None
+        known[model] = merged(before, measure(model, wanted), techniques(model))
         print(f"{model}: {known[model]['runs']} runs in {known[model]['wall_s']:.0f} s", flush=True)
         KEPT.write_text(json.dumps(known, indent=1) + "\n")
     write(known)
