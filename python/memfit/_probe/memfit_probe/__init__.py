@@ -24,7 +24,7 @@ def start():
         return
     _started = True
     _watch_for_signals()
-    from . import channel, imports, math_calls
+    from . import channel, garbage, imports, math_calls
 
     changed = os.path.join(os.environ["MEMFIT_RUN_DIR"], "edits.json")
     if os.path.isfile(changed):
@@ -41,6 +41,7 @@ def start():
         world = 1
     channel.send_hello(channel.number("RANK"), world)
     math_calls.arm()
+    garbage.arm()
     atexit.register(_report_without_torch)
     imports.after("torch", _torch_is_here)
 

@@ -6,7 +6,7 @@ import sys
 from . import channel
 
 _waiting = {}
-_before = {}
+_around = {}
 _finder = None
 
 
@@ -45,10 +45,10 @@ def loaded():
 
 
 def around(name, begin, end):
-    """Call `begin()` right before the code of `name` runs and `end()` after it; never if it has run."""
+    """Call `begin()` right before the code of `name` runs and `end()` right after it, also where it fails."""
     if not _is_loaded(name):
-        _before.setdefault(name, []).append(begin)
-        after(name, lambda module: end())
+        _around.setdefault(name, []).append((begin, end))
+        _listen()
 
 
 def before_compiling(function):
@@ -92,7 +92,7 @@ class _Finder:
     """Delegates to the other finders, and wraps the loader of a module that has callbacks."""
 
     def find_spec(self, name, path=None, target=None):
-        if name not in _waiting:
+        if name not in _waiting and name not in _around:
             return None
         spec = spec_of(name, path, without=self)
         execute = getattr(spec.loader, "exec_module", None) if spec is not None else None
@@ -103,9 +103,15 @@ class _Finder:
         def exec_module(module):
             # Only this import sees the wrapper: the loader is restored before the module's code runs.
             del loader.exec_module
-            for function in _before.pop(name, ()):
-                function()
-            execute(module)
+            surroundings = _around.get(name, ())
+            for begin, _ in surroundings:
+                begin()
+            try:
+                execute(module)
+            finally:
+                for _, end in surroundings:
+                    end()
+            _around.pop(name, None)
             for function in _waiting.pop(name, ()):
                 _call(function, module)
 
