@@ -106,3 +106,19 @@ def test_other_data_have_the_shape_and_type_of_the_copy(monkeypatch: pytest.Monk
         assert set(array.tolist()) == classes
         assert instead_of(torch, [[0.0] * 3] * 2, number) != [[0.0] * 3] * 2
     assert (instead_of(torch, torch.zeros(99), 1032) < 0).any()
+
+
+def test_other_data_of_one_copy_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of a type begin with the same data, whichever is the longest, and each has its own."""
+    monkeypatch.syspath_prepend(str(PROBE))
+    from memfit_probe.other_data import instead_of
+
+    short, long, shorter = (instead_of(torch, torch.zeros(count), 1032) for count in (40, 700_000, 30))
+    assert torch.equal(short, long[:40])
+    assert torch.equal(shorter, short[:30])
+    assert torch.equal(long[:1000], instead_of(torch, torch.zeros(1000), 1032))
+    short.fill_(9)
+    long.fill_(9)
+    assert torch.equal(shorter, instead_of(torch, torch.zeros(30), 1032))
+    in_columns = instead_of(torch, torch.zeros(6, 5).t(), 1032)
+    assert torch.equal(in_columns.flatten(), shorter)
