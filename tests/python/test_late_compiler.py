@@ -54,12 +54,46 @@ def test_an_ordinary_training_does_not_import_it(tmp_path: Path) -> None:
     assert said(code, tmp_path) == {"imported": False}
 
 
+def test_torchvision_does_not_import_it(tmp_path: Path) -> None:
+    """Once it is imported, torchvision has its real function."""
+    code = """
+    from torchvision import models, transforms
+    from torchvision.ops import roi_align as boxes
+    module = sys.modules["torchvision.ops.roi_align"]
+
+    stood_in = module.is_compile_supported
+    trained()
+    models.resnet18().to(device)(torch.randn(2, 3, 32, 32, device=device)).sum().backward()
+    pooled = boxes(torch.randn(1, 2, 8, 8, device=device), [torch.tensor([[0.0, 0, 4, 4]], device=device)], 2)
+    waited = not is_imported()
+    answers = [stood_in("cpu"), stood_in("meta")]
+    from torch._dynamo.utils import is_compile_supported as real
+    answer(
+        waited=waited, shape=list(pooled.shape), same=answers == [real("cpu"), real("meta")], imported=is_imported(),
+        replaced=module.is_compile_supported is real, utils=torch._dynamo.utils is sys.modules["torch._dynamo.utils"],
+    )
+    """
+    pytest.importorskip("torchvision")
+    expected = {
+        "waited": True,
+        "shape": [1, 2, 2, 2],
+        "same": True,
+        "imported": True,
+        "replaced": True,
+        "utils": True,
+    }
+    assert said(code, tmp_path) == expected
+
+
 @pytest.mark.parametrize(
     "use",
     [
         "from torch._dynamo.utils import counters",
         "torch._dynamo.config.suppress_errors = True",
         "import torch._dynamo.config",
+        "import torch._dynamo.utils; torch._dynamo.utils.counters",
+        "torch._dynamo.utils.is_compile_supported('cpu')",
+        "from torch._dynamo import utils; utils.anything = 1",
         "from torch._dynamo import reset",
         "torch._dynamo.list_backends()",
         "torch._dynamo.disable(print)",
@@ -82,7 +116,7 @@ def test_any_use_imports_all_of_it(use: str, tmp_path: Path) -> None:
         left=[name for name in vars(before) if name in ("_run",)], kept=getattr(before, "anything", None),
     )
     """
-    kept = 1 if "anything" in use else None
+    kept = 1 if "_dynamo.anything" in use else None
     expected = {"waited": True, "imported": True, "same": True, "plain": True, "path": 1, "left": []}
     assert said(code, tmp_path) == {**expected, "kept": kept}
 
