@@ -26,6 +26,7 @@ impl Project {
             store.target.strip_prefix("self.").filter(|_| is_layer).map(str::to_owned)
         }));
         crate::passes::add_methods(facts, &mut self.methods);
+        crate::divisors::add(facts, &mut self.divisors);
         crate::callers::add(facts, &mut self.given);
         crate::rules::add_scalers(facts, &mut self.scalers);
         let clears =

@@ -125,6 +125,8 @@ pub(crate) struct Project {
     pub(crate) scalers: Scalers,
     /// What callers give to functions of other files.
     pub(crate) given: crate::given::Given,
+    /// Names by which files that do not train divide.
+    pub(crate) divisors: std::collections::HashSet<String>,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

@@ -87,7 +87,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && call
                 .keyword("device")
                 .is_some_and(|argument| argument.value.text().is_some_and(|text| text.starts_with("cuda")));
-        let always = facts.guards_of(call.site.guard).all(|id| facts.guard(id).is_rest);
+        // `if self.cuda:` holds wherever there is a card.
+        let always = facts.guards_of(call.site.guard).all(|id| {
+            let guard = facts.guard(id);
+            let test = context.slice(guard.test).to_ascii_lowercase();
+            let asks = !guard.negated && (test.contains("cuda") || test.contains("gpu"));
+            guard.is_rest || asks && context.project.has_workers && !context.project.spawns
+        });
         if (moved || made) && always && (class.is_some() || collates(function)) {
             findings
                 .report(

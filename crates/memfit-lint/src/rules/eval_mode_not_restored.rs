@@ -49,7 +49,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // The same model is switched to evaluation mode and trained.
         let trained = facts.ops_in(looped).any(|other| {
             matches!(other.kind, OpKind::Forward)
-                && other.receiver == op.receiver
+                && (other.receiver == op.receiver
+                    || op.via.is_some() && facts.overlap(&other.weights, &op.weights) == Overlap::Yes)
                 && other.site.grad == memfit_source::Grad::On
                 && !is_of_one_call(op, other)
         }) && !is_apart(facts, op, looped);

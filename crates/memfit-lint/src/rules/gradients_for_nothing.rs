@@ -201,15 +201,29 @@ fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
         let layered = |name: &&str| LAYERED.contains(name) && is_part(name);
         names.map(|name| name.split('.').next().unwrap_or(name)).find(layered).map(str::to_owned)
     };
-    let Some(other) = listed.or_else(used) else { return };
+    let (what, advice) = match listed.or_else(used) {
+        Some(other) => (
+            format!("`{model}.{other}`"),
+            format!(
+                "give the optimizer its parameters, or freeze it: `{model}.{other}.requires_grad_(False)`"
+            ),
+        ),
+        None if held.iter().all(|(_, part)| is_head(part)) && is_pretrained(facts, forward) => (
+            format!("the rest of `{model}`"),
+            format!(
+                "freeze it: call `{model}.requires_grad_(False)`, and `requires_grad_(True)` on the parts that are trained"
+            ),
+        ),
+        None => return,
+    };
     findings
         .report(
             optimizers[0].span,
-            format!("gradients of `{model}.{other}` are computed for nothing: the optimizer holds only other parts of `{model}`"),
+            format!("gradients of {what} are computed for nothing: the optimizer holds only other parts of `{model}`"),
         )
         .label(pass.span, "by this backward pass")
         .label(forward.span, "the whole model is called here")
-        .help(format!("give the optimizer its parameters, or freeze it: `{model}.{other}.requires_grad_(False)`"));
+        .help(advice);
 }
 
 /// Attributes that models have for their parts with most of the parameters.
@@ -229,6 +243,26 @@ const LAYERED: &[&str] = &[
     "classifier",
     "fc",
 ];
+
+/// Returns `true` for the name of a part that stands behind the others of its model, or beside them.
+fn is_head(part: &str) -> bool {
+    let lower = part.rsplit('.').next().unwrap_or(part).to_ascii_lowercase();
+    ["head", "decoder", "classifier", "adapter", "proj", "prompt", "lora"]
+        .iter()
+        .any(|word| lower.contains(word))
+        || lower == "fc"
+}
+
+/// Returns `true` for a model that a library makes with weights of its own: it has more than a head.
+fn is_pretrained(facts: &Facts, forward: &Op) -> bool {
+    facts.calls.iter().any(|call| {
+        let path = call.path.as_deref().unwrap_or_default();
+        (path.ends_with(".from_pretrained")
+            || path.starts_with("torchvision.models.")
+            || path == "timm.create_model")
+            && facts.covers(&call.result.weights, &forward.weights)
+    })
+}
 
 /// Finds passes in evaluation mode that compute the target of the same model's loss.
 fn targets(context: &Context<'_>, findings: &mut Findings<'_>) {

@@ -67,7 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let kept = match store.graph {
             // A random selection may repeat elements, so nothing selected can be trained through.
             _ if sampled => {
-                store.graph_then == GraphState::Live
+                (store.graph_then == GraphState::Live || store.live_somewhere)
                     && !matches!(store.graph, GraphState::Freed | GraphState::None)
                     && !context.may_be_without_grad(store.site.function)
             }

@@ -50,7 +50,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &facts.calls {
         let reentrant = call.is("torch.utils.checkpoint.checkpoint")
             && !call.is_open()
-            && call.keyword("use_reentrant").is_some_and(|how| how.value.truth() == Some(true));
+            // Releases that do not raise an error without the argument take it as `True`.
+            && call.keyword("use_reentrant").is_none_or(|how| how.value.truth() == Some(true));
         if !reentrant || call.site.grad == Grad::Off {
             continue;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::facts::{
-    Argument, ClassId, FunctionId, Graph, GuardTest, HandlerId, LoaderId, Named, ScalerId, Weights,
+    Argument, ClassId, Divisor, FunctionId, Graph, GuardTest, HandlerId, LoaderId, Named, ScalerId, Weights,
 };
 
 /// Autograd recording mode.
@@ -240,17 +240,6 @@ impl Flags {
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
-}
-
-/// The single number that a loss was divided by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Divisor {
-    /// A known number.
-    Number(i64),
-    /// The number of batches of a loader.
-    Length,
-    /// The size of a batch, by the option's name.
-    BatchSize,
 }
 
 /// Abstract value.
@@ -532,7 +521,14 @@ impl Value {
         };
         let opaque = self.is(Flags::OPAQUE) || other.is(Flags::OPAQUE);
         let divided = self.is(Flags::DIVIDED) != other.is(Flags::DIVIDED);
-        let flags = if opaque || divided { flags.union(Flags::OPAQUE) } else { flags };
+        let divided_once = divided && !nothing(self) && !nothing(other) && self.is_divided_once(other);
+        let mut flags = flags;
+        if divided_once {
+            flags = flags.union(Flags::DIVIDED);
+        }
+        if opaque || divided && !divided_once {
+            flags = flags.union(Flags::OPAQUE);
+        }
         let class = if nothing(self) {
             other.class
         } else {
@@ -545,7 +541,11 @@ impl Value {
         } else {
             self.weights.either(&other.weights)
         };
-        let divisor = self.divisor.filter(|divisor| other.divisor == Some(*divisor));
+        let divisor = if divided_once {
+            self.divisor.or(other.divisor)
+        } else {
+            self.divisor.filter(|divisor| other.divisor == Some(*divisor))
+        };
         let items = match (&self.items, &other.items) {
             (Some(a), Some(b)) => Some(Arc::new(a.either(b))),
             // An empty container, or none yet.

@@ -78,6 +78,8 @@ pub(crate) struct SummaryOp {
     pub(crate) guards: Vec<(Arc<GuardTest>, bool)>,
     /// Positions of the parameters that a backward pass goes through.
     pub(crate) through: Vec<usize>,
+    /// Position of the parameter that decides whether gradients are required.
+    pub(crate) switch: Option<usize>,
     pub(crate) grad: Grad,
     /// Graph of a pass, or of a loss.
     pub(crate) graph: Graph,

@@ -51,6 +51,7 @@ impl<'a> Walker<'a> {
             method: name.map(|name| self.names.intern(name)),
             receiver,
             function,
+            is_followed: function.is_some(),
             target: target.clone(),
             arguments,
             parentheses: span(&node.arguments),
@@ -66,6 +67,7 @@ impl<'a> Walker<'a> {
         let result = call.result.clone();
         self.record_arguments(&call);
         if self.recording() {
+            call.is_followed |= self.is_followed(&call);
             self.register(&call);
             self.facts.calls.push(call);
         }
@@ -112,6 +114,15 @@ impl<'a> Walker<'a> {
             if !last.is_empty() && last.len() < 80 && !super::callee::is_of_every_module(last) {
                 self.facts.called_without_grad.push(last.to_owned());
             }
+        }
+    }
+
+    /// Returns `true` if a function of another file of the project is called.
+    fn is_followed(&mut self, call: &Call) -> bool {
+        match (&call.path, &call.receiver, call.method.as_deref()) {
+            (Some(path), ..) => self.imported_function(&path.clone()).is_some(),
+            (None, Some(receiver), Some(name)) => self.imported_method(receiver, name).is_some(),
+            _ => false,
         }
     }
 

@@ -95,6 +95,12 @@ impl<'a> Walker<'a> {
                     OpKind::Backward(backward) => through(&backward.loss),
                     _ => Vec::new(),
                 },
+                switch: match &op.kind {
+                    OpKind::RequireGrad { on: None } => {
+                        frame.parameters.iter().position(|id| op.graph.ids.contains(id))
+                    }
+                    _ => None,
+                },
                 grad: op.site.grad,
                 graph: op.graph.clone(),
                 inherits: op.site.grad == frame.entered && self.is_mode_of_caller(id),
@@ -263,6 +269,11 @@ impl<'a> Walker<'a> {
         let outside = self.frame.guard;
         for op in &summary.ops {
             let mut kind = op.kind.clone();
+            if let (OpKind::RequireGrad { on }, Some((_, given, _))) =
+                (&mut kind, op.switch.and_then(&argument))
+            {
+                *on = given.truth();
+            }
             if let OpKind::Backward(backward) = &mut kind {
                 let graph = through(&op.through);
                 self.mark_freed(&graph, backward, op.through.is_empty());
