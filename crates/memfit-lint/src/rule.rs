@@ -177,6 +177,8 @@ pub struct Finding {
     pub help: Option<String>,
     /// Fix.
     pub fix: Option<Fix>,
+    /// `true` if the facts do not show the harm: it is a note, whatever the rule's severity is.
+    pub is_note: bool,
 }
 
 /// Collector of a rule's findings.
@@ -196,6 +198,7 @@ impl Findings<'_> {
             labels: Vec::new(),
             help: None,
             fix: None,
+            is_note: false,
         };
         self.found.push(finding);
         let last = self.found.len() - 1;
@@ -206,6 +209,12 @@ impl Findings<'_> {
 impl Finding {
     pub(crate) fn label(&mut self, span: Span, text: impl Into<String>) -> &mut Self {
         self.labels.push(Label { span, text: text.into() });
+        self
+    }
+
+    /// Makes it a note unless the facts show the harm.
+    pub(crate) fn note_unless(&mut self, shown: bool) -> &mut Self {
+        self.is_note |= !shown;
         self
     }
 

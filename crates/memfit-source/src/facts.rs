@@ -137,6 +137,8 @@ pub struct Class {
     pub carries: Option<String>,
     /// Its `__init__` sets all its parameters to require no gradients.
     pub is_frozen: bool,
+    /// A module without layers and parameters, such as one that computes spectrograms.
+    pub is_parameterless: bool,
 }
 
 /// Iterable of a loop.

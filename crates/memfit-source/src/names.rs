@@ -171,7 +171,8 @@ pub(crate) fn is_builtin(name: &str) -> bool {
 fn is_one_of_two_optimizers(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let rest = ["optimizer", "optimiser", "optim", "opt"].iter().find_map(|start| lower.strip_prefix(start));
-    let models = ["g", "d", "actor", "critic", "gen", "disc", "generator", "discriminator", "policy", "value"];
+    let models =
+        ["g", "d", "actor", "critic", "gen", "disc", "generator", "discriminator", "policy", "value"];
     rest.is_some_and(|rest| models.contains(&rest.trim_start_matches('_')))
 }
 

@@ -76,8 +76,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let found = facts.looped(looped);
+        // Options of the object may keep the evaluation out of a training.
+        let by_option = facts.guards_of(op.site.guard).map(|id| facts.guard(id)).any(|guard| {
+            guard.what.counted.is_none()
+                && context.slice(guard.test).trim_start_matches("not ").starts_with("self.")
+        });
+        // A backward pass of the loop certainly reaches the model.
+        let is_trained =
+            facts.ops_in(looped).filter(|pass| matches!(pass.kind, OpKind::Backward(_))).any(|pass| {
+                facts.overlap(&pass.weights, &op.weights) == Overlap::Yes
+                    || facts.ops_in(looped).any(|other| {
+                        other.kind == OpKind::Forward
+                            && other.receiver == op.receiver
+                            && pass.graph.contains(&other.graph)
+                    })
+            });
         findings
             .report(op.span, format!("`{}` is not put back into training mode: from the second iteration on, it trains in evaluation mode", op.receiver))
+            .note_unless(is_trained && !by_option)
             .label(found.header, "this loop trains")
             .help(format!("call `{}.train()` at the beginning of each iteration", op.receiver));
     }

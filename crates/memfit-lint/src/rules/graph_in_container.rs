@@ -156,6 +156,10 @@ fn maps_in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let text = context.slice(store.value_span);
+        // `x, self.map = attention(…)` has no method to call on the result.
+        let is_one_of =
+            context.slice(store.span).split('=').next().is_some_and(|targets| targets.contains(','));
+        let text = if is_one_of { store.target.as_str() } else { text };
         findings
             .report(
                 store.value_span,

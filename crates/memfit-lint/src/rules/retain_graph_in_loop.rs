@@ -107,6 +107,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         findings
             .report(retain, message)
+            // In a function, the graph is gone when it returns.
+            .note_unless(op.via.is_none() && backward.loss.graph.is_known())
             .label(facts.looped(looped).header, effect)
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
@@ -185,6 +187,7 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let fix = without_retaining(facts, own, retain);
         findings
             .report(retain, "the graph is kept after the backward pass, but never used again")
+            .note_unless(false)
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
     }

@@ -107,6 +107,8 @@ pub(crate) struct ClassExport {
     pub(crate) carries: Option<String>,
     /// Its `__init__` sets all its parameters to require no gradients.
     pub(crate) is_frozen: bool,
+    /// A module without layers and parameters.
+    pub(crate) is_parameterless: bool,
     /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }

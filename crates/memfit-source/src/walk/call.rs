@@ -145,7 +145,8 @@ impl<'a> Walker<'a> {
             Kind::Criterion { sums, .. } => self.call_loss(call, *sums, &inputs),
             Kind::Class(id) => {
                 let class = self.facts.class(*id);
-                let (is_module, norm, frozen) = (class.is_module, class.has_batch_norm, class.is_frozen);
+                let (is_module, norm) = (class.is_module, class.has_batch_norm);
+                let fixed = super::model_call::fixed_flags(class.is_frozen, class.is_parameterless);
                 let is_loss = class.name.ends_with("Loss");
                 let steps = class.bases.iter().any(|base| base.ends_with("Optimizer"));
                 let init = self.method_of(*id, "__init__", 0);
@@ -183,7 +184,7 @@ impl<'a> Walker<'a> {
                 {
                     made = made.with_flags(forward.last_operation());
                 }
-                if is_module && frozen { made.with_flags(Flags::FROZEN) } else { made }
+                if is_module { made.with_flags(fixed) } else { made }
             }
             Kind::Path(path) => {
                 let path = path.clone();
@@ -271,7 +272,7 @@ impl<'a> Walker<'a> {
                     }
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
-                        let frozen = if class.is_frozen { Flags::FROZEN } else { Flags::NONE };
+                        let frozen = super::model_call::fixed_flags(class.is_frozen, class.is_parameterless);
                         let last = self
                             .method_there(path, "forward")
                             .map_or(Flags::NONE, |own| own.last_operation());

@@ -237,3 +237,12 @@ impl<'a> Walker<'a> {
 pub(super) fn scalar_with_graph(value: &Value) -> Flags {
     if value.is(Flags::SCALAR) && !value.graph.is_none() { Flags::SCALAR } else { Flags::NONE }
 }
+
+/// Flags of a model that saves nothing for gradients of its own.
+pub(super) const fn fixed_flags(is_frozen: bool, is_parameterless: bool) -> Flags {
+    match (is_frozen, is_parameterless) {
+        (_, true) => Flags::PARAMETERLESS,
+        (true, false) => Flags::FROZEN,
+        (false, false) => Flags::NONE,
+    }
+}

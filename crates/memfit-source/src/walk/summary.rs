@@ -35,6 +35,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 parts: class.parts.clone(),
                 carries: class.carries.clone(),
                 is_frozen: class.is_frozen,
+                is_parameterless: class.is_parameterless,
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
