@@ -1,6 +1,6 @@
 //! Facts that a project's files share.
 
-use memfit_source::{Call, Facts, OpKind, StoreKind};
+use memfit_source::{Call, Facts, FunctionId, OpKind, StoreKind};
 
 use crate::query::words;
 use crate::rule::Project;
@@ -55,7 +55,13 @@ impl Project {
         self.frozen.extend(set.flat_map(|op| words(&op.receiver)).map(str::to_owned));
         self.differentiates |= facts.ops.iter().any(|op| {
             let function = facts.function(op.site.function);
+            // A wrapper that attacks a model differentiates in methods of that model.
+            let is_own = op.via.is_none_or(|id| {
+                id == FunctionId::MODULE
+                    || facts.function(id).class.is_none_or(|class| function.class == Some(class))
+            });
             op.kind == OpKind::AutogradGrad
+                && is_own
                 && function.name.ends_with(".forward")
                 && function.class.is_some_and(|class| facts.class(class).is_module)
         });

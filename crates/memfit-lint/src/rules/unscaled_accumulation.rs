@@ -68,7 +68,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             {
                 let period = context.slice(window.counted.period);
                 findings
-                    .report(op.span, format!("the loss is divided by {by}, but the window has `{period}` iterations: the gradients are not a mean"))
+                    .report(found.loss.divided_at.unwrap_or(op.span), format!("the loss is divided by {by}, but the window has `{period}` iterations: the gradients are not a mean"))
+                    .label(op.span, "its backward pass")
                     .label(window.counted.span, "the window")
                     .help(format!("divide the loss by `{period}`"));
                 continue;

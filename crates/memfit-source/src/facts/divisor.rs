@@ -1,6 +1,7 @@
 //! Divisors of losses.
 
 use super::{Flags, Kind, Value};
+use crate::position::Span;
 
 /// The single number that a loss was divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,11 @@ impl Value {
             _ if divisor.is(Flags::BATCH_SIZE) => Some(Divisor::BatchSize),
             _ => None,
         }
+    }
+
+    /// Sets the place of the division that gave it its divisor.
+    pub(crate) fn divided_in(self, span: Span) -> Self {
+        Self { divided_at: self.divisor.map(|_| span), ..self }
     }
 
     /// Returns `true` if one of two control-flow paths divides a loss by a known number, and nothing else

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::facts::{
     Argument, ClassId, Divisor, FunctionId, Graph, GuardTest, HandlerId, LoaderId, Named, ScalerId, Weights,
 };
+use crate::position::Span;
 
 /// Autograd recording mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,6 +260,8 @@ pub struct Value {
     pub weights: Weights,
     /// Number that it was divided by, if that happened once.
     pub divisor: Option<Divisor>,
+    /// Span of that division.
+    pub divided_at: Option<Span>,
     /// Class of a model, if it is of this file.
     pub(crate) class: Option<ClassId>,
     /// Join of a container's elements.
@@ -463,6 +466,7 @@ impl Value {
     pub(crate) fn exported(mut self) -> Self {
         self.loader = None;
         self.class = None;
+        self.divided_at = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
         self.named = self.named.map(|named| named.map(|item| *item = std::mem::take(item).exported()));
         self.kind = match self.kind {
@@ -546,6 +550,7 @@ impl Value {
         } else {
             self.divisor.filter(|divisor| other.divisor == Some(*divisor))
         };
+        let divided_at = self.divided_at.or(other.divided_at).filter(|_| divisor.is_some());
         let items = match (&self.items, &other.items) {
             (Some(a), Some(b)) => Some(Arc::new(a.either(b))),
             // An empty container, or none yet.
@@ -566,7 +571,7 @@ impl Value {
         } else {
             self.graph.either(&other.graph)
         };
-        Self { kind, graph, device, flags, loader, weights, divisor, class, items, named }
+        Self { kind, graph, device, flags, loader, weights, divisor, divided_at, class, items, named }
     }
 }
 

@@ -244,7 +244,7 @@ impl<'a> Walker<'a> {
             value.graph = Graph::none();
             return value.with_flags(Flags::NO_GRAD_BUILT);
         }
-        value.graph = inputs.clone().with_unknown();
+        value.graph = super::model_call::graph_of_unknown(last, inputs);
         value
     }
 

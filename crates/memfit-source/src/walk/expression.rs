@@ -31,7 +31,7 @@ impl<'a> Walker<'a> {
                 let left = self.eval(&node.left);
                 let right = self.eval(&node.right);
                 let right = self.with_option_flags(node.op, &node.right, right);
-                let result = self.arithmetic(node.op, &left, &right);
+                let result = self.arithmetic(node.op, &left, &right).divided_in(span(node));
                 if matches!(node.op, Operator::Div) && is_byte_range(&node.right) {
                     return result
                         .with_flags(left.flags.intersection(Flags::WIDENED.union(Flags::BATCH)))
@@ -229,6 +229,11 @@ impl<'a> Walker<'a> {
                 let (value, _) = self.lookup(name);
                 if !value.is_unknown() {
                     return value;
+                }
+                // `self.model.module` is the model that is wrapped.
+                let whole = name.strip_suffix(".module").map(|whole| self.lookup(whole).0);
+                if let Some(whole) = whole.filter(Value::is_module) {
+                    return whole;
                 }
                 return crate::names::value_by_name(name);
             }

@@ -385,7 +385,7 @@ impl<'a> Walker<'a> {
                     let flags = super::expression::flags_of_divisor(self.slice(by.value_span));
                     value.divided_by(&by.value.clone().with_flags(flags))
                 });
-                let found = Value { kind, graph, divisor, ..value };
+                let found = Value { kind, graph, divisor, ..value }.divided_in(call.span);
                 let found = found.without(Flags::GIVEN).with_flags(Flags::DIVIDED);
                 self.changed_in_place(node, name, &found);
                 found

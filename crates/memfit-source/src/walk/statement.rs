@@ -550,7 +550,8 @@ impl<'a> Walker<'a> {
         self.update(name, adds, None);
         let in_place = self.frame.grad == Grad::Off && matches!(held.kind, Kind::Tensor);
         // Without gradients, the tensor is modified in place and stays a leaf.
-        let result = if in_place { held } else { self.arithmetic(node.op, &held, &value) };
+        let result =
+            if in_place { held } else { self.arithmetic(node.op, &held, &value).divided_in(span(node)) };
         let began = self.origin_of(name).unwrap_or((self.frame.looped, self.frame.looped));
         self.bind(
             name,
