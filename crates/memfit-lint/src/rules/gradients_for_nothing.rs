@@ -167,23 +167,51 @@ fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
         let first = optimizer.arguments.first().map_or("", |first| facts.slice(first.value_span));
         !given.is_empty() && first.matches("parameters()").count() == given.len()
     });
-    let held: Vec<(&str, &str)> = all.iter().flatten().filter_map(|name| name.rsplit_once('.')).collect();
-    let Some((model, _)) = held.first().filter(|_| known) else { return };
-    let (same, whole) = (held.iter().all(|(of, _)| of == model), held.len() == all.iter().flatten().count());
-    let is_own = |(_, part): &(&str, &str)| *part == "module" || *part == "model";
-    if !same || !whole || *model == "self" || held.iter().any(is_own) || freezing(facts).next().is_some() {
+    if !known || freezing(facts).next().is_some() {
         return;
     }
+    let names: Vec<&str> = all.into_iter().flatten().collect();
+    let mut models: Vec<&str> = names.iter().filter_map(|name| Some(name.rsplit_once('.')?.0)).collect();
+    models.sort_unstable();
+    models.dedup();
+    for model in models {
+        parts_of(context, model, &names, &optimizers, findings);
+    }
+}
+
+/// Finds the optimizers that hold some parts of one model. `names` are of all that optimizers hold.
+fn parts_of(
+    context: &Context<'_>,
+    model: &str,
+    names: &[&str],
+    optimizers: &[&Call],
+    findings: &mut Findings<'_>,
+) {
+    let facts = context.facts;
+    let of_model =
+        |name: &&&str| name.strip_prefix(model).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let all: Vec<&str> = names.iter().filter(of_model).copied().collect();
+    let held: Vec<(&str, &str)> = all.iter().filter_map(|name| name.rsplit_once('.')).collect();
+    let is_own = |(_, part): &(&str, &str)| *part == "module" || *part == "model";
+    // The model itself, and parts of its parts.
+    let others = held.len() < all.len() || held.iter().any(|(of, _)| *of != model);
+    let made = optimizers.iter().find(|made| facts.slice(made.span).contains(&format!("{model}.")));
+    let Some(made) = made.filter(|_| !others && model != "self" && !held.iter().any(is_own)) else { return };
     let frozen = words(model).any(|word| context.project.frozen.contains(word));
     let passed = facts.ops.iter().find_map(|op| {
-        let is_it = op.kind == OpKind::Forward && op.receiver == *model && op.site.grad == Grad::On;
-        let made = facts.calls.iter().find(|call| is_it && call.span == op.span)?;
+        // In the training phase, a pass of unknown mode is one with gradients.
+        let is_it = op.kind == OpKind::Forward && op.receiver == model && op.site.grad != Grad::Off;
+        let called = facts.calls.iter().find(|call| is_it && call.span == op.span)?;
         let mut trained = backwards(facts);
-        let (pass, _) = trained.find(|(_, pass)| pass.loss.graph.overlaps(&made.result.graph))?;
+        let (pass, _) = trained.find(|(_, pass)| pass.loss.graph.overlaps(&called.result.graph))?;
         Some((op, pass))
     });
     let (Some((forward, pass)), false) = (passed, frozen) else { return };
-    if findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == optimizers[0].span) {
+    let is_said = |at: Span| {
+        let mut own = findings.found.iter().filter(|found| found.rule.name == RULE.name);
+        own.any(|found| found.span == at || found.labels.iter().any(|label| label.span == at))
+    };
+    if is_said(made.span) || is_said(forward.span) {
         return;
     }
     // Another part of the model is in the text of its class, or is used in this one.
@@ -218,7 +246,7 @@ fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
     };
     findings
         .report(
-            optimizers[0].span,
+            made.span,
             format!("gradients of {what} are computed for nothing: the optimizer holds only other parts of `{model}`"),
         )
         .label(pass.span, "by this backward pass")

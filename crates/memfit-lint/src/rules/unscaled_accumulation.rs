@@ -181,12 +181,20 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             matches!(other.kind, OpKind::Step { .. } | OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. })
         });
         let loss = &found.loss;
-        let plain = loss.is(Flags::SCALAR)
-            && !loss.is(Flags::DIVIDED)
-            && !loss.is(Flags::OPAQUE)
+        let is_followed = loss.is(Flags::SCALAR) && !loss.is(Flags::OPAQUE) && !loss.is_unknown();
+        // What computes the loss may be given the number, or know it.
+        let name = words(context.slice(found.loss_span)).next().unwrap_or_default();
+        let is_given = || {
+            facts.calls.iter().filter(|call| facts.is_bound_to(call.span, name)).any(|call| {
+                call.arguments.iter().any(|given| words(context.slice(given.span)).any(is_window))
+            })
+        };
+        let others = &context.project.divisors;
+        let plain = !loss.is(Flags::DIVIDED)
             && !loss.is(Flags::SUMMED)
-            && !loss.is_unknown()
-            && !found.managed;
+            && !found.managed
+            && (is_followed
+                || counts().next().is_some_and(|count| !divides_by(facts, others, count)) && !is_given());
         if named
             && !divides
             && !found.managed
