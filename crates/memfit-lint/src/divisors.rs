@@ -13,8 +13,8 @@ pub(crate) fn add(facts: &Facts, names: &mut HashSet<String>) {
     }
 }
 
-/// Returns `true` if a file, or another one that does not train, divides by a name, or by one that is like the
-/// name of a window.
+/// Returns `true` if a file, or another one that does not train, divides by a name, or by one that is like
+/// the name of a window.
 pub(crate) fn divides_by(facts: &Facts, others: &HashSet<String>, name: &str) -> bool {
     let is_it = |word: &str| word == name || is_window(word);
     divisors(&facts.text).any(is_it) || others.iter().any(|word| is_it(word))

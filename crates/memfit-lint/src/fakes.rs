@@ -75,9 +75,9 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Names of the optimizers of a generator and of its judge, which an object is given: the step after a loss that
-/// also judges real data is the judge's, and another method of the object steps the generator's, with a loss
-/// that judges only what the generator makes.
+/// Names of the optimizers of a generator and of its judge, which an object is given: the step after a loss
+/// that also judges real data is the judge's, and another method of the object steps the generator's, with
+/// a loss that judges only what the generator makes.
 fn optimizers_by_steps(
     facts: &Facts,
     pass: &Op,

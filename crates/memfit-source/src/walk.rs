@@ -571,6 +571,7 @@ impl<'a> Walker<'a> {
             }
             Grad::Off => (Graph::none(), Flags::NO_GRAD_BUILT),
             // `set_grad_enabled(phase == "train")`: on one of the paths it is there.
+            Grad::Unknown if self.frame.entered == Grad::Unknown => (Graph::unknown(), Flags::NONE),
             Grad::Unknown => {
                 let id = self.graphs.fresh(GraphState::Unknown, weights);
                 (Graph { unknown: true, there: false, ..Graph::one(id).union(inputs) }, Flags::NONE)

@@ -2,8 +2,9 @@
 //!
 //! ## What it does
 //! Finds tensors on the GPU that are collected, detached or after their backward pass: by a loop, by the
-//! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating Hugging
-//! Face trainer. What is joined on the GPU and moved to the host at once could be moved batch by batch.
+//! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating
+//! Hugging Face trainer. What is joined on the GPU and moved to the host at once could be moved batch by
+//! batch. It is a note where the value may be a dictionary, or where the loop ends early.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
@@ -167,7 +168,8 @@ fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
         || facts.text.contains(&format!("{text}.shape"))
 }
 
-/// Returns `true` if a loop gives the elements of a container to a model later: they are needed on the device.
+/// Returns `true` if a loop gives the elements of a container to a model later: they are needed on the
+/// device.
 fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
     let facts = context.facts;
     let over =

@@ -1,10 +1,11 @@
 //! # eval-mode-not-restored
 //!
 //! ## What it does
-//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by a
-//! function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may be
-//! its input. So is one that the training function itself puts into evaluation mode, as for a classifier on
-//! frozen features.
+//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by
+//! a function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may
+//! be its input. So is one that the training function itself puts into evaluation mode, as for a classifier
+//! on frozen features. It is a note where it is not certain that the same model is trained, or where an
+//! option decides.
 //!
 //! ## Why
 //! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation

@@ -1,7 +1,8 @@
 //! # hook-stores-activation
 //!
 //! ## What it does
-//! Finds forward hooks, functions and methods, that store the output without detaching it.
+//! Finds forward hooks, functions and methods, that store the output without detaching it. It is a note
+//! where the hook runs once, or where what it gets may be no tensor.
 //!
 //! ## Why
 //! The stored output keeps its graph, and thereby the activations of the whole forward pass before it, until

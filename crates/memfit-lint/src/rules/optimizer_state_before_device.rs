@@ -47,8 +47,8 @@ pub(super) static RULE: Rule = Rule {
     check,
 };
 
-/// Calls that load the state of an optimizer, with the optimizer and its name: `load_state_dict()` itself, and
-/// calls of a function that loads the state of a parameter.
+/// Calls that load the state of an optimizer, with the optimizer and its name: `load_state_dict()` itself,
+/// and calls of a function that loads the state of a parameter.
 fn loads<'a>(context: &'a Context<'_>) -> Vec<(&'a Call, &'a Value, &'a str)> {
     let facts = context.facts;
     let mut found = Vec::new();

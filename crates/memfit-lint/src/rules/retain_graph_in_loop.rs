@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds `backward(retain_graph=True)` in a loop without a second pass through the graph, and as the last
-//! pass of a training step that is a function or method.
+//! pass of a training step that is a function or method. It is a note where the graph is gone anyway when a
+//! function returns.
 //!
 //! ## Why
 //! The graph stays alive until the name that holds it is bound again, after the next forward pass: the

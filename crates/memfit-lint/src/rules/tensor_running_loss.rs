@@ -159,8 +159,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for a list that the loop makes anew now and then, such as at each line of a log, of losses whose
-/// backward pass is done when they are stored.
+/// Returns `true` for a list that the loop makes anew now and then, such as at each line of a log, of
+/// losses whose backward pass is done when they are stored.
 fn grows_between_resets(context: &Context<'_>, store: &Store) -> bool {
     let Some(looped) = store.grows_between_resets else { return false };
     let is_bounded = matches!(store.target_value.kind, Kind::Container { bounded: true });

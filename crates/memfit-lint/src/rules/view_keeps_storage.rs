@@ -1,7 +1,8 @@
 //! # view-keeps-storage
 //!
 //! ## What it does
-//! Finds slices of outputs that are collected without a copy.
+//! Finds slices of outputs that are collected without a copy. It is a note where the slice may be the
+//! whole.
 //!
 //! ## Why
 //! A slice shares the storage of the whole tensor and keeps it alive. `.detach()` does not change that;
@@ -53,8 +54,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for a slice that takes one of several by its number, as of the class token: a dimension of which
-/// the last one or a range is taken may be no longer.
+/// Returns `true` for a slice that takes one of several by its number, as of the class token: a dimension
+/// of which the last one or a range is taken may be no longer.
 fn takes_one(text: &str) -> bool {
     let Some((_, keys)) = text.split_once('[') else { return false };
     let keys = keys.split(']').next().unwrap_or_default();

@@ -239,9 +239,8 @@ impl Walker<'_> {
     }
 }
 
-/// Returns `true` for the text of a module's class that computes with functions, and makes and calls no layers: it
-/// has no parameters.
-/// `methods` are the names of its methods.
+/// Returns `true` for the text of a module's class that computes with functions, and makes and calls no
+/// layers: it has no parameters. `methods` are the names of its methods.
 pub(super) fn computes_only(class: &str, methods: &dyn Fn(&str) -> bool) -> bool {
     let makes =
         ["Parameter(", "register_parameter", "add_module", "ModuleList", "Sequential", "](", " in self."];

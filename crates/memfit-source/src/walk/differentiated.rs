@@ -194,8 +194,8 @@ impl<'a> Walker<'a> {
         Some(value)
     }
 
-    /// Gives the results from which a differentiated loss is taken, as in `loss = results["loss"]`, the graph of
-    /// the loss.
+    /// Gives the results from which a differentiated loss is taken, as in `loss = results["loss"]`, the
+    /// graph of the loss.
     pub(super) fn share_differentiated(&mut self, name: &'a str, source: &'a Expr) {
         let whole = match source {
             Expr::Subscript(node) if is_item(node) || literal(&node.slice).is_some() => &*node.value,

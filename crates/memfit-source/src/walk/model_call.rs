@@ -247,8 +247,8 @@ pub(super) const fn fixed_flags(is_frozen: bool, is_parameterless: bool) -> Flag
     }
 }
 
-/// Graph of the result of unknown code, by the name of the called function: a loss is differentiable by what it
-/// compares.
+/// Graph of the result of unknown code, by the name of the called function: a loss is differentiable by
+/// what it compares.
 pub(super) fn graph_of_unknown(name: &str, inputs: &Graph) -> Graph {
     if name.to_ascii_lowercase().ends_with("loss") || name == "criterion" {
         Graph { unknown: true, own: None, ..inputs.clone() }
