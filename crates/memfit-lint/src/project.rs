@@ -48,6 +48,16 @@ impl Project {
         }));
         let mut loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
         self.has_workers |= loaders.any(|call| has_workers(facts, call));
+        let loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
+        for set in
+            loaders.filter(|call| has_workers(facts, call)).filter_map(|call| call.argument(0, "dataset"))
+        {
+            let given = facts.slice(set.value_span);
+            let made = facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(given));
+            let made = made.map(|call| facts.slice(call.callee)).chain([given]);
+            let classes = made.filter_map(|text| words(text.split('(').next().unwrap_or(text)).last());
+            self.worker_sets.extend(classes.map(str::to_owned));
+        }
         self.spawns |=
             facts.text.contains("set_start_method") || facts.text.contains("multiprocessing_context");
         let set =

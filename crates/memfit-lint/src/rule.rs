@@ -109,6 +109,8 @@ pub(crate) struct Project {
     pub(crate) parts: std::collections::HashSet<String>,
     /// `true` if a loader of the project has workers.
     pub(crate) has_workers: bool,
+    /// Classes of the data sets of loaders that have workers.
+    pub(crate) worker_sets: std::collections::HashSet<String>,
     /// `true` if the project sets how processes are started: spawned workers can read tensors on the GPU.
     pub(crate) spawns: bool,
     /// Words in the names of models whose parameters are set to require no gradients somewhere.

@@ -339,7 +339,7 @@ impl<'a> Walker<'a> {
             _ => None,
         };
         let Some(name) = name.filter(|name| name.starts_with("self.")) else { return Weights::default() };
-        let known = self.lookup(name).0;
+        let known = self.lookup(name.strip_suffix(".module").unwrap_or(name)).0;
         if known.is_module() { self.weights_of(name, &known) } else { Weights::default() }
     }
 
