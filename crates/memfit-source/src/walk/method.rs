@@ -54,6 +54,8 @@ impl<'a> Walker<'a> {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
             Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            // A pipeline that is moved is the pipeline.
+            Kind::Imported(_) if super::weights::RETURNS_ITSELF.contains(&name) => return value.clone(),
             Kind::Criterion { .. }
                 if matches!(name, "to" | "cuda" | "cpu" | "float" | "half" | "double" | "train" | "eval") =>
             {
