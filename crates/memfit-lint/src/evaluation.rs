@@ -426,8 +426,9 @@ pub(crate) fn is_tested(facts: &Facts, id: FunctionId) -> bool {
     let function = facts.function(id);
     let class = function.class.map(|class| facts.class(class));
     let is_case = class.is_some_and(|class| class.bases.iter().any(|base| base.ends_with("TestCase")));
+    let last = function.name.rsplit('.').next().unwrap_or_default();
     // A test function takes fixtures, and asserts.
-    is_case || function.name.starts_with("test_") && facts.slice(function.span).contains("assert ")
+    is_case || last.starts_with("test_") && facts.slice(function.span).contains("assert ")
 }
 
 /// Returns `true` if a training program calls a function again and again: from a loop, from a function that

@@ -237,7 +237,12 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
             (true, false) => context.given_uncleared(step.site.function, name),
             (false, _) => !name.contains(['(', '[']) && is_made(context, step),
         };
-        if !known || !repeats(facts, &step.site) || findings.found.iter().any(|found| found.span == step.span)
+        // A test steps once.
+        let is_once = step.site.looped.is_none() && crate::evaluation::is_tested(facts, step.site.function);
+        if !known
+            || is_once
+            || !repeats(facts, &step.site)
+            || findings.found.iter().any(|found| found.span == step.span)
         {
             continue;
         }
