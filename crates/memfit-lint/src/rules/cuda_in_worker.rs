@@ -92,7 +92,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             let guard = facts.guard(id);
             let test = context.slice(guard.test).to_ascii_lowercase();
             let asks = !guard.negated && (test.contains("cuda") || test.contains("gpu"));
-            let is_read = class.is_some_and(|class| context.project.worker_sets.contains(&facts.class(class).name));
+            let is_read =
+                class.is_some_and(|class| context.project.worker_sets.contains(&facts.class(class).name));
             guard.is_rest || asks && is_read && !context.project.spawns
         });
         if (moved || made) && always && (class.is_some() || collates(function)) {
