@@ -410,6 +410,7 @@ fn judge_snippet(
                 .iter()
                 .find(|(name, _)| *name == finding.rule.name)
                 .map_or(Severity::Note, |(_, severity)| *severity);
+            let severity = if finding.is_note { severity.min(Severity::Note) } else { severity };
             place(file, snippet, lines, finding, severity)
         })
         .collect();
@@ -425,6 +426,7 @@ fn judge_snippet(
                 labels: Vec::new(),
                 help: Some("take it out".to_owned()),
                 fix: fix.flatten(),
+                is_note: false,
             };
             checked.push(place(file, snippet, lines, finding, severity));
         }

@@ -11,8 +11,8 @@ use crate::rule::{Context, Findings};
 struct Phase<'a> {
     /// Name in the condition.
     name: &'a str,
-    /// Value under which the pass runs; `None` for the truth of the name.
-    text: Option<&'a str>,
+    /// Values under which the pass runs; none for the truth of the name.
+    texts: Vec<&'a str>,
     /// `true` if the pass runs where the condition holds.
     runs: bool,
     /// `true` if the test is whether it was given at all.
@@ -124,16 +124,24 @@ fn phase<'a>(context: &'a Context<'_>, id: GuardId) -> Option<Phase<'a>> {
     // `train = optimizer is not None` earlier in the function
     let test = flag_of(context, guard.test).unwrap_or(test);
     if let Some(name) = test.strip_suffix(" is not None").filter(|name| is_name(name)) {
-        return Some(Phase { name, text: None, runs: !guard.negated, is_presence: true });
+        return Some(Phase { name, texts: Vec::new(), runs: !guard.negated, is_presence: true });
     }
-    let (name, text, runs) = if let Some(name) = test.strip_prefix("not ") {
-        (name.trim(), None, false)
-    } else if let Some((name, text)) = test.split_once("==") {
-        (name.trim(), Some(text.trim().trim_matches(['"', '\''])), true)
+    let (name, texts, runs) = if let Some(name) = test.strip_prefix("not ") {
+        (name.trim(), Vec::new(), false)
+    } else if test.contains("==") {
+        // `mode == "train" or mode == "train+log"`
+        let compared: Option<Vec<(&str, &str)>> =
+            test.split(" or ").map(|part| part.split_once("==")).collect();
+        let compared = compared?;
+        let name = compared.first()?.0.trim();
+        if !compared.iter().all(|(other, _)| other.trim() == name) {
+            return None;
+        }
+        (name, compared.iter().map(|(_, text)| text.trim().trim_matches(['"', '\''])).collect(), true)
     } else {
-        (test, None, true)
+        (test, Vec::new(), true)
     };
-    is_name(name).then_some(Phase { name, text, runs: runs != guard.negated, is_presence: false })
+    is_name(name).then_some(Phase { name, texts, runs: runs != guard.negated, is_presence: false })
 }
 
 /// Test that a flag holds, which the function assigns before: `train = optimizer is not None`.
@@ -152,7 +160,7 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
     let facts = context.facts;
     let function = facts.function(op.site.function);
     let targets = |id: LoopId| facts.looped(id).targets.iter().any(|name| name == phase.name);
-    if phase.text.is_some_and(|text| text.contains("train")) && facts.enclosing(op.site.looped).any(targets) {
+    if phase.texts.iter().any(|text| text.contains("train")) && facts.enclosing(op.site.looped).any(targets) {
         return vec![None];
     }
     let Some(position) = function.parameters.iter().position(|name| name == phase.name) else {
@@ -175,7 +183,7 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
         call.keyword(phase.name).is_some_and(|given| given.value.truth() == Some(!phase.runs))
     });
     let held: Vec<Option<Span>> =
-        switched.filter(|_| phase.text.is_none()).map(|call| Some(call.span)).collect();
+        switched.filter(|_| phase.texts.is_empty()).map(|call| Some(call.span)).collect();
     if !held.is_empty() {
         return vec![None];
     }
@@ -188,9 +196,9 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
                 let missing = given.is_none_or(|argument| argument.value.kind == Kind::None);
                 return phase.runs && missing && !call.is_open();
             }
-            given.is_some_and(|argument| match (&phase.text, &argument.value.kind) {
-                (None, Kind::Bool(truth)) => *truth != phase.runs,
-                (Some(text), Kind::Str(given)) => (**given == **text) != phase.runs,
+            given.is_some_and(|argument| match &argument.value.kind {
+                Kind::Bool(truth) if phase.texts.is_empty() => *truth != phase.runs,
+                Kind::Str(given) if !phase.texts.is_empty() => phase.texts.contains(&&**given) != phase.runs,
                 _ => false,
             })
         })
@@ -418,8 +426,9 @@ pub(crate) fn is_tested(facts: &Facts, id: FunctionId) -> bool {
     let function = facts.function(id);
     let class = function.class.map(|class| facts.class(class));
     let is_case = class.is_some_and(|class| class.bases.iter().any(|base| base.ends_with("TestCase")));
+    let last = function.name.rsplit('.').next().unwrap_or_default();
     // A test function takes fixtures, and asserts.
-    is_case || function.name.starts_with("test_") && facts.slice(function.span).contains("assert ")
+    is_case || last.starts_with("test_") && facts.slice(function.span).contains("assert ")
 }
 
 /// Returns `true` if a training program calls a function again and again: from a loop, from a function that

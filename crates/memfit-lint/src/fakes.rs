@@ -40,8 +40,9 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
             if again || is_set {
                 continue;
             }
-            let (own, of_judge) = (optimizer_of(context, generator), optimizer_of(context, judge));
-            let (Some(own), Some(of_judge)) = (own, of_judge) else { continue };
+            let known = optimizer_of(context, generator).zip(optimizer_of(context, judge));
+            let stepped = || optimizers_by_steps(facts, pass, &forwards, generator, judge);
+            let Some((own, of_judge)) = known.or_else(stepped) else { continue };
             let is_said = findings.found.iter().any(|found| {
                 found.span == generator.span && found.labels.iter().any(|label| label.span == pass.span)
                     || found.span == judge.span
@@ -72,6 +73,50 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("detach the output for this loss");
         }
     }
+}
+
+/// Names of the optimizers of a generator and of its judge, which an object is given: the step after a loss
+/// that also judges real data is the judge's, and another method of the object steps the generator's, with
+/// a loss that judges only what the generator makes.
+fn optimizers_by_steps(
+    facts: &Facts,
+    pass: &Op,
+    forwards: &[&Op],
+    generator: &Op,
+    judge: &Op,
+) -> Option<(String, String)> {
+    let class = facts.function(pass.site.function).class?;
+    let same = |a: &Op, b: &Op| facts.overlap(&a.weights, &b.weights) == Overlap::Yes;
+    let judges_real = |of: &[&Op], made: &Op| {
+        of.iter().any(|other| same(other, judge) && !other.graph.contains(&made.graph))
+    };
+    let step_after = |pass: &Op| {
+        facts.ops.iter().find(|op| {
+            op.site.function == pass.site.function && op.site.order > pass.site.order && is_step(op)
+        })
+    };
+    if !judges_real(forwards, generator) {
+        return None;
+    }
+    let of_judge = step_after(pass)?.receiver.clone();
+    let mut found = backwards(facts).filter_map(|(other, _)| {
+        let there = other.site.function;
+        if there == pass.site.function || facts.function(there).class != Some(class) {
+            return None;
+        }
+        let through: Vec<&Op> = facts
+            .ops
+            .iter()
+            .filter(|op| op.kind == OpKind::Forward && op.site.function == there)
+            .filter(|op| op.site.order < other.site.order && other.graph.contains(&op.graph))
+            .collect();
+        let made = through.iter().find(|op| same(op, generator))?;
+        let judged = through.iter().any(|op| same(op, judge));
+        let step = step_after(other).filter(|_| judged && !judges_real(&through, made))?;
+        (step.receiver != of_judge).then(|| step.receiver.clone())
+    });
+    let own = found.next()?;
+    found.all(|another| another == own).then_some((own, of_judge))
 }
 
 /// Name of the only optimizer that is created with the parameters of a model.

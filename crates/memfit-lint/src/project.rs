@@ -1,6 +1,6 @@
 //! Facts that a project's files share.
 
-use memfit_source::{Call, Facts, OpKind, StoreKind};
+use memfit_source::{Call, Facts, FunctionId, OpKind, StoreKind};
 
 use crate::query::words;
 use crate::rule::Project;
@@ -26,6 +26,7 @@ impl Project {
             store.target.strip_prefix("self.").filter(|_| is_layer).map(str::to_owned)
         }));
         crate::passes::add_methods(facts, &mut self.methods);
+        crate::divisors::add(facts, &mut self.divisors);
         crate::callers::add(facts, &mut self.given);
         crate::rules::add_scalers(facts, &mut self.scalers);
         let clears =
@@ -47,6 +48,16 @@ impl Project {
         }));
         let mut loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
         self.has_workers |= loaders.any(|call| has_workers(facts, call));
+        let loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
+        for set in
+            loaders.filter(|call| has_workers(facts, call)).filter_map(|call| call.argument(0, "dataset"))
+        {
+            let given = facts.slice(set.value_span);
+            let made = facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(given));
+            let made = made.map(|call| facts.slice(call.callee)).chain([given]);
+            let classes = made.filter_map(|text| words(text.split('(').next().unwrap_or(text)).last());
+            self.worker_sets.extend(classes.map(str::to_owned));
+        }
         self.spawns |=
             facts.text.contains("set_start_method") || facts.text.contains("multiprocessing_context");
         let set =
@@ -54,7 +65,13 @@ impl Project {
         self.frozen.extend(set.flat_map(|op| words(&op.receiver)).map(str::to_owned));
         self.differentiates |= facts.ops.iter().any(|op| {
             let function = facts.function(op.site.function);
+            // A wrapper that attacks a model differentiates in methods of that model.
+            let is_own = op.via.is_none_or(|id| {
+                id == FunctionId::MODULE
+                    || facts.function(id).class.is_none_or(|class| function.class == Some(class))
+            });
             op.kind == OpKind::AutogradGrad
+                && is_own
                 && function.name.ends_with(".forward")
                 && function.class.is_some_and(|class| facts.class(class).is_module)
         });

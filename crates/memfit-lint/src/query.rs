@@ -327,3 +327,27 @@ pub(crate) fn is_followed_by(facts: &Facts, span: Span, methods: &[&str]) -> boo
     };
     facts.calls.iter().any(|call| methods.iter().any(|name| call.is_method(name)) && holds(call))
 }
+
+/// Returns `true` for a name under which the text makes layers or models of libraries that return one tensor.
+pub(crate) fn returns_tensor(facts: &Facts, name: &str) -> bool {
+    let name = name.split('[').next().unwrap_or(name);
+    let made = |call: &&Call| facts.bound_to(call.span) == Some(name) && call.result.is_module();
+    let mut made = facts.calls.iter().filter(made).peekable();
+    // `make().to(device)` is what is made.
+    let is_one = |call: &Call| {
+        let mut there = facts.calls.iter().filter(|other| other.span.start == call.span.start);
+        there.any(makes_one_tensor)
+    };
+    made.peek().is_some() && made.all(is_one)
+}
+
+/// Returns `true` for a call that makes a layer or a model of a library whose result is a tensor.
+fn makes_one_tensor(call: &Call) -> bool {
+    // These return tuples, dictionaries or lists.
+    let several = ["LSTM", "GRU", "RNN", "MultiheadAttention"];
+    let others = ["detection.", "segmentation.", "inception_v3", "googlenet"];
+    call.path.as_deref().is_some_and(|path| {
+        path.starts_with("torch.nn.") && !several.iter().any(|layer| path.ends_with(layer))
+            || path.starts_with("torchvision.models.") && !others.iter().any(|part| path.contains(part))
+    })
+}

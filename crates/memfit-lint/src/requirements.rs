@@ -45,7 +45,9 @@ impl AllowedTorch {
                 .iter()
                 .filter(move |path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_it))
         };
+        let images = named(builds_an_image).filter_map(|path| Self::of_image(&read(path)?));
         let stated = named(states_requirements).filter_map(|path| Self::of_text(&read(path)?));
+        let stated = stated.chain(images);
         let stated = stated.reduce(Self::oldest);
         if stated.is_some_and(|stated| stated.below.is_some()) {
             return stated;
@@ -58,6 +60,12 @@ impl AllowedTorch {
     fn of_text(text: &str) -> Option<Self> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
         lines.flat_map(requirements).reduce(Self::oldest)
+    }
+
+    /// The limit of the images that a Dockerfile builds on; `None` if none has PyTorch.
+    fn of_image(text: &str) -> Option<Self> {
+        let images = text.lines().filter_map(|line| line.trim().strip_prefix("FROM "));
+        images.filter_map(release_of_image).map(|below| Self { below: Some(below) }).reduce(Self::oldest)
     }
 
     /// The limit in the `pip install` and `conda install` commands of a guide, or else the release that it
@@ -112,6 +120,35 @@ fn states_requirements(name: &str) -> bool {
         "yml" | "yaml" => ["requirements", "environment", "conda"].iter().any(|word| stem.contains(word)),
         _ => ["setup.py", "setup.cfg", "pyproject.toml"].contains(&name),
     }
+}
+
+/// Returns `true` for the recipe of an image.
+fn builds_an_image(name: &str) -> bool {
+    name.starts_with("Dockerfile") || name.ends_with(".dockerfile") || name == "Containerfile"
+}
+
+/// The first release beyond that of an image such as `pytorch/pytorch:1.8.1-cuda11.1` or NVIDIA's
+/// `nvcr.io/nvidia/pytorch:20.12-py3`, whose tag is a month.
+fn release_of_image(image: &str) -> Option<Release> {
+    let (name, tag) = image.split_once(':')?;
+    let mut numbers = tag.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
+    let (first, second) = (numbers.next()?, numbers.next()?);
+    if name == "pytorch/pytorch" {
+        return Some((first, second + 1));
+    }
+    if !name.ends_with("nvidia/pytorch") {
+        return None;
+    }
+    // The first month of an image with each release.
+    let months = [
+        ((21, 3), (1, 9)),
+        ((21, 10), (1, 11)),
+        ((22, 11), (1, 14)),
+        ((23, 10), (2, 2)),
+        ((24, 5), (2, 4)),
+        ((25, 1), (2, 6)),
+    ];
+    months.into_iter().find(|(month, _)| (first, second) < *month).map(|(_, release)| release)
 }
 
 /// Returns `true` for a project's guide to its installation.
@@ -282,6 +319,20 @@ mod tests {
         write("INSTALL.md", "pip install torch torchvision==0.9.0");
         std::fs::remove_file(root.path().join("environment.yml")).unwrap();
         assert_eq!(of_folder(), Some(None));
+    }
+
+    #[test]
+    fn images_have_a_release_of_their_own() {
+        for (text, expected) in [
+            ("FROM nvcr.io/nvidia/pytorch:20.12-py3\nRUN pip install x", Some(Some((1, 9)))),
+            ("FROM nvcr.io/nvidia/pytorch:24.07-py3", Some(Some((2, 6)))),
+            ("FROM nvcr.io/nvidia/pytorch:25.06-py3", None),
+            ("FROM pytorch/pytorch:1.8.1-cuda11.1-cudnn8-runtime", Some(Some((1, 9)))),
+            ("FROM pytorch/pytorch:latest", None),
+            ("FROM ubuntu:20.04", None),
+        ] {
+            assert_eq!(AllowedTorch::of_image(text).map(|allowed| allowed.below), expected, "{text}");
+        }
     }
 
     #[test]

@@ -109,6 +109,8 @@ pub(crate) struct Project {
     pub(crate) parts: std::collections::HashSet<String>,
     /// `true` if a loader of the project has workers.
     pub(crate) has_workers: bool,
+    /// Classes of the data sets of loaders that have workers.
+    pub(crate) worker_sets: std::collections::HashSet<String>,
     /// `true` if the project sets how processes are started: spawned workers can read tensors on the GPU.
     pub(crate) spawns: bool,
     /// Words in the names of models whose parameters are set to require no gradients somewhere.
@@ -125,6 +127,8 @@ pub(crate) struct Project {
     pub(crate) scalers: Scalers,
     /// What callers give to functions of other files.
     pub(crate) given: crate::given::Given,
+    /// Names by which files that do not train divide.
+    pub(crate) divisors: std::collections::HashSet<String>,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }
@@ -175,6 +179,8 @@ pub struct Finding {
     pub help: Option<String>,
     /// Fix.
     pub fix: Option<Fix>,
+    /// `true` if the facts do not show the harm: it is a note, whatever the rule's severity is.
+    pub is_note: bool,
 }
 
 /// Collector of a rule's findings.
@@ -194,6 +200,7 @@ impl Findings<'_> {
             labels: Vec::new(),
             help: None,
             fix: None,
+            is_note: false,
         };
         self.found.push(finding);
         let last = self.found.len() - 1;
@@ -204,6 +211,12 @@ impl Findings<'_> {
 impl Finding {
     pub(crate) fn label(&mut self, span: Span, text: impl Into<String>) -> &mut Self {
         self.labels.push(Label { span, text: text.into() });
+        self
+    }
+
+    /// Makes it a note unless the facts show the harm.
+    pub(crate) fn note_unless(&mut self, shown: bool) -> &mut Self {
+        self.is_note |= !shown;
         self
     }
 

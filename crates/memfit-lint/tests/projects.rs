@@ -537,3 +537,31 @@ while True:
     let detached = main.replace("push(state, action)", "push(state, action.detach())");
     assert_eq!(files_with_finding(rule, &files(&detached)), [] as [&str; 0]);
 }
+
+#[test]
+fn a_branch_for_the_card_is_taken_in_the_workers_of_its_own_set() {
+    let set = "\
+import torch
+from torch.utils.data import Dataset
+
+class Corpus(Dataset):
+    def __init__(self, lines, cuda):
+        self.lines, self.cuda = lines, cuda
+
+    def __getitem__(self, index):
+        item = torch.tensor(self.lines[index])
+        if self.cuda:
+            item = item.cuda()
+        return item
+";
+    let main = "\
+import torch
+from torch.utils.data import DataLoader
+from corpus import Corpus
+loader = DataLoader(dataset=Corpus(lines, True), num_workers=4)
+";
+    let files = |main| [("setup.cfg", ""), ("corpus.py", set), ("main.py", main)];
+    assert_eq!(files_with_finding("cuda-in-worker", &files(main)), ["corpus.py"]);
+    let other = main.replace("DataLoader(dataset=Corpus(lines, True),", "DataLoader(Images(),");
+    assert_eq!(files_with_finding("cuda-in-worker", &files(&other)), [] as [&str; 0]);
+}

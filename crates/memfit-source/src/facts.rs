@@ -1,5 +1,6 @@
 //! Facts of a source text, which lint rules query. One walk over the text collects them.
 
+mod divisor;
 mod graph;
 mod guard;
 mod model_argument;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use crate::position::Span;
 
+pub use divisor::Divisor;
 pub use graph::{Graph, GraphState};
 pub use guard::{CounterBinding, CounterTest, Guard, GuardTest, Residue};
 pub use model_argument::ModelArgument;
@@ -135,6 +137,8 @@ pub struct Class {
     pub carries: Option<String>,
     /// Its `__init__` sets all its parameters to require no gradients.
     pub is_frozen: bool,
+    /// A module without layers and parameters, such as one that computes spectrograms.
+    pub is_parameterless: bool,
 }
 
 /// Iterable of a loop.
@@ -335,8 +339,10 @@ pub struct Call {
     pub method: Option<Arc<str>>,
     /// Receiver of a method call.
     pub receiver: Option<Receiver>,
-    /// Called function, if it is of this project.
+    /// Called function, if it is of this file.
     pub function: Option<FunctionId>,
+    /// `true` if the called function is of the project, so that what it does is known.
+    pub is_followed: bool,
     /// Value of a callee that is neither imported nor a method.
     pub target: Value,
     /// Arguments in order.
@@ -427,6 +433,10 @@ pub struct Store {
     pub target_value: Value,
     /// Outermost loop whose iterations accumulate in the target.
     pub grows: Option<LoopId>,
+    /// The same, where the target is made anew on some control-flow paths only.
+    pub grows_between_resets: Option<LoopId>,
+    /// `true` if the value's graph is alive on some control-flow path, of which none may have cut it off.
+    pub live_somewhere: bool,
     /// State of the value's graph at the end of the function.
     pub graph: GraphState,
     /// State of the value's graph at the store.

@@ -44,7 +44,10 @@ fn kind(name: &str) -> Kind {
         "loader" | "dataloader" | "data_loader" | "dl" => Kind::Loader(None),
         "device" | "dev" | "gpu" | "local_rank" | "gpu_id" => Kind::Device(Device::Named),
         "tokenizer" | "tok" | "processor" => Kind::Tokenizer,
-        _ if ends(&["optimizer", "_optim", "_opt", "optimizers"]) || name.starts_with("optimizer_") => {
+        _ if ends(&["optimizer", "optimiser", "_optim", "_opt", "optimizers"])
+            || name.starts_with("optimizer_")
+            || is_one_of_two_optimizers(name) =>
+        {
             Kind::Optimizer
         }
         _ if ends(&["scheduler", "_sched"]) => Kind::Scheduler,
@@ -164,6 +167,15 @@ pub(crate) fn is_builtin(name: &str) -> bool {
     )
 }
 
+/// `opt_g`, `optim_d`, `optimizerD`, `opt_critic`
+fn is_one_of_two_optimizers(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let rest = ["optimizer", "optimiser", "optim", "opt"].iter().find_map(|start| lower.strip_prefix(start));
+    let models =
+        ["g", "d", "actor", "critic", "gen", "disc", "generator", "discriminator", "policy", "value"];
+    rest.is_some_and(|rest| models.contains(&rest.trim_start_matches('_')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +185,9 @@ mod tests {
         let table = [
             ("self.optimizer", Kind::Optimizer),
             ("optimizer_g", Kind::Optimizer),
+            ("opt_d", Kind::Optimizer),
+            ("optimG", Kind::Optimizer),
+            ("opt_level", Kind::Unknown),
             ("train_loader", Kind::Loader(None)),
             ("lr_scheduler", Kind::Scheduler),
             ("scaler", Kind::Scaler(None)),

@@ -570,7 +570,12 @@ impl<'a> Walker<'a> {
                 (graph, Flags::NONE)
             }
             Grad::Off => (Graph::none(), Flags::NO_GRAD_BUILT),
-            Grad::Unknown => (Graph::unknown(), Flags::NONE),
+            // `set_grad_enabled(phase == "train")`: on one of the paths it is there.
+            Grad::Unknown if self.frame.entered == Grad::Unknown => (Graph::unknown(), Flags::NONE),
+            Grad::Unknown => {
+                let id = self.graphs.fresh(GraphState::Unknown, weights);
+                (Graph { unknown: true, there: false, ..Graph::one(id).union(inputs) }, Flags::NONE)
+            }
         }
     }
 

@@ -68,9 +68,13 @@ fn window(
     looped: Option<LoopId>,
 ) -> Option<Window> {
     let in_guard = |op: &Op| facts.guards_of(op.site.guard).any(|id| id == guard);
-    let same_iteration = |op: &Op| match looped {
-        Some(looped) => op.site.looped == Some(looped) && !op.deep,
-        None => op.site.function == step.site.function && op.site.looped.is_none(),
+    // `if amp: scaler.step(optimizer)`, `else: optimizer.step()` are windows of their own.
+    let same_iteration = |op: &Op| {
+        !facts.are_alternatives(&op.site, &step.site)
+            && match looped {
+                Some(looped) => op.site.looped == Some(looped) && !op.deep,
+                None => op.site.function == step.site.function && op.site.looped.is_none(),
+            }
     };
     let backwards = accumulated_backwards(facts, step, &in_guard, &same_iteration);
     let first = facts.ops.get(*backwards.first()?)?;

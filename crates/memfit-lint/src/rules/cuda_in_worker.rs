@@ -87,7 +87,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && call
                 .keyword("device")
                 .is_some_and(|argument| argument.value.text().is_some_and(|text| text.starts_with("cuda")));
-        let always = facts.guards_of(call.site.guard).all(|id| facts.guard(id).is_rest);
+        // `if self.cuda:` holds wherever there is a card.
+        let always = facts.guards_of(call.site.guard).all(|id| {
+            let guard = facts.guard(id);
+            let test = context.slice(guard.test).to_ascii_lowercase();
+            let asks = !guard.negated && (test.contains("cuda") || test.contains("gpu"));
+            let is_read =
+                class.is_some_and(|class| context.project.worker_sets.contains(&facts.class(class).name));
+            guard.is_rest || asks && is_read && !context.project.spawns
+        });
         if (moved || made) && always && (class.is_some() || collates(function)) {
             findings
                 .report(

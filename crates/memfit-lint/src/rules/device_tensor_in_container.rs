@@ -2,8 +2,9 @@
 //!
 //! ## What it does
 //! Finds tensors on the GPU that are collected, detached or after their backward pass: by a loop, by the
-//! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating Hugging
-//! Face trainer. What is joined on the GPU and moved to the host at once could be moved batch by batch.
+//! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating
+//! Hugging Face trainer. What is joined on the GPU and moved to the host at once could be moved batch by
+//! batch. It is a note where the value may be a dictionary, or where the loop ends early.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
@@ -27,9 +28,9 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
+use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, OpKind, Store, StoreKind, Value};
 
-use crate::query::{grows, is_emptied, is_followed_by, is_large_on_gpu};
+use crate::query::{grows, is_emptied, is_followed_by, is_large_on_gpu, returns_tensor, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -62,20 +63,127 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !growing.any(|id| facts.over_batches(id))
             || is_dictionary(context, store)
             || cut && joined_on_device(context, &store.target)
+            || is_fed_to_models(context, &store.target)
         {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
         let way = if cut { ".cpu()" } else { ".detach().cpu()" };
+        let is_tensor = is_known_tensor(context, store);
+        // A loop that stops early may keep a few for a picture.
+        let stops = context.slice(facts.looped(looped).span).lines().any(|line| line.trim() == "break");
         findings
             .report(
                 store.value_span,
                 format!("`{text}` stays on the GPU: `{}` grows by it in every iteration", store.target),
             )
+            .note_unless(is_tensor && !stops)
             .label(facts.looped(looped).header, "over the iterations of this loop")
-            .help(format!("move it to the host with `{way}`, or store only what you compute from it"))
-            .fix(Fix::unsafe_("Move it to the host", vec![Edit::insert(store.value_span.end, way)]));
+            .help(if is_tensor {
+                format!("move it to the host with `{way}`, or store only what you compute from it")
+            } else {
+                "move its tensors to the host, or store only what you compute from them".to_owned()
+            })
+            .fix(if is_tensor {
+                Fix::unsafe_("Move it to the host", vec![Edit::insert(store.value_span.end, way)])
+            } else {
+                None
+            });
     }
+}
+
+/// Methods that tensors have and dictionaries, tuples and objects of models have not.
+const OF_TENSORS: &[&str] = &[
+    "argmax",
+    "clone",
+    "contiguous",
+    "cpu",
+    "detach",
+    "dim",
+    "flatten",
+    "float",
+    "log_softmax",
+    "max",
+    "mean",
+    "numpy",
+    "permute",
+    "reshape",
+    "sigmoid",
+    "size",
+    "softmax",
+    "squeeze",
+    "sum",
+    "topk",
+    "transpose",
+    "unsqueeze",
+    "view",
+];
+
+/// Returns `true` if the text shows that a value is a tensor: a model may return a dictionary, which has no
+/// `.cpu()`.
+fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let text = context.slice(store.value_span);
+    let gives = |call: &Call| {
+        let is_loss = matches!(call.target.kind, Kind::Criterion { .. });
+        is_loss
+            || call.path.as_deref().is_some_and(|path| path.starts_with("torch."))
+            || call.method.as_deref().is_some_and(|name| OF_TENSORS.contains(&name))
+    };
+    // The names by which it is known: of itself, and of what it is a view or a copy of.
+    let named = || facts.calls.iter().filter(|call| call.site.function == store.site.function);
+    let made = named().any(|call| {
+        let is_it = call.span == store.value_span || facts.bound_to(call.span) == Some(text);
+        is_it && gives(call)
+    });
+    let used = || {
+        named().filter(|call| gives(call)).any(|call| {
+            let own = call.receiver.as_ref().is_some_and(|of| context.slice(of.span) == text);
+            let given = call.method.is_none()
+                && call.arguments.first().is_some_and(|given| context.slice(given.value_span) == text);
+            own || given
+        })
+    };
+    let is_part = [".logits", ".last_hidden_state", ".pooler_output"].iter().any(|end| text.ends_with(end));
+    // `torch.cat(outputs)` later
+    let is_joined = || {
+        facts.calls.iter().any(|call| {
+            call.path.as_deref().is_some_and(|path| path.starts_with("torch."))
+                && call.arguments.first().is_some_and(|given| context.slice(given.value_span) == store.target)
+        })
+    };
+    let by_model = || {
+        facts.ops.iter().filter(|op| op.kind == OpKind::Forward).any(|op| {
+            (op.span == store.value_span || facts.bound_to(op.span) == Some(text))
+                && returns_tensor(facts, &op.receiver)
+        })
+    };
+    store.value.is(Flags::DETACHED)
+        || store.kind == StoreKind::Join
+        || is_joined()
+        || by_model()
+        || is_part
+        || made
+        || used()
+        || facts.text.contains(&format!("{text}.shape"))
+}
+
+/// Returns `true` if a loop gives the elements of a container to a model later: they are needed on the
+/// device.
+fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
+    let facts = context.facts;
+    let over =
+        |looped: &&memfit_source::Loop| words(context.slice(looped.iterable)).any(|word| word == target);
+    facts.loops.iter().filter(over).any(|looped| {
+        facts.calls.iter().any(|call| {
+            let inside = looped.span.start <= call.span.start && call.span.end <= looped.span.end;
+            let given = call
+                .arguments
+                .iter()
+                .any(|given| looped.targets.iter().any(|name| name == context.slice(given.value_span)));
+            inside && given && facts.ops.iter().any(|op| op.kind == OpKind::Forward && op.span == call.span)
+        })
+    })
 }
 
 /// Returns `true` for a value into which the function stores items by name: a dictionary, such as one of

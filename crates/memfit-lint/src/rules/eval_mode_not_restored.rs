@@ -1,10 +1,11 @@
 //! # eval-mode-not-restored
 //!
 //! ## What it does
-//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by a
-//! function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may be
-//! its input. So is one that the training function itself puts into evaluation mode, as for a classifier on
-//! frozen features.
+//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by
+//! a function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may
+//! be its input. So is one that the training function itself puts into evaluation mode, as for a classifier
+//! on frozen features. It is a note where it is not certain that the same model is trained, or where an
+//! option decides.
 //!
 //! ## Why
 //! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation
@@ -49,7 +50,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // The same model is switched to evaluation mode and trained.
         let trained = facts.ops_in(looped).any(|other| {
             matches!(other.kind, OpKind::Forward)
-                && other.receiver == op.receiver
+                && (other.receiver == op.receiver
+                    || op.via.is_some() && facts.overlap(&other.weights, &op.weights) == Overlap::Yes)
                 && other.site.grad == memfit_source::Grad::On
                 && !is_of_one_call(op, other)
         }) && !is_apart(facts, op, looped);
@@ -75,8 +77,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let found = facts.looped(looped);
+        // Options of the object may keep the evaluation out of a training.
+        let by_option = facts.guards_of(op.site.guard).map(|id| facts.guard(id)).any(|guard| {
+            guard.what.counted.is_none()
+                && context.slice(guard.test).trim_start_matches("not ").starts_with("self.")
+        });
+        // A backward pass of the loop certainly reaches the model.
+        let is_trained =
+            facts.ops_in(looped).filter(|pass| matches!(pass.kind, OpKind::Backward(_))).any(|pass| {
+                facts.overlap(&pass.weights, &op.weights) == Overlap::Yes
+                    || facts.ops_in(looped).any(|other| {
+                        other.kind == OpKind::Forward
+                            && other.receiver == op.receiver
+                            && pass.graph.contains(&other.graph)
+                    })
+            });
         findings
             .report(op.span, format!("`{}` is not put back into training mode: from the second iteration on, it trains in evaluation mode", op.receiver))
+            .note_unless(is_trained && !by_option)
             .label(found.header, "this loop trains")
             .help(format!("call `{}.train()` at the beginning of each iteration", op.receiver));
     }

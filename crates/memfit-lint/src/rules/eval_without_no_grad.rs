@@ -193,7 +193,8 @@ fn names_evaluation(function: &str) -> bool {
     let mut words = last.trim_start_matches('_').split('_');
     let first = words.next().unwrap_or(last);
     let whole = ["evaluate", "evaluation", "validate", "validation", "inference"];
-    ["evaluate", "eval", "validate", "validation", "test", "predict", "inference"].contains(&first)
+    ["evaluate", "eval", "validate", "validation", "valid", "val", "test", "predict", "inference"]
+        .contains(&first)
         || words.any(|word| whole.contains(&word))
 }
 

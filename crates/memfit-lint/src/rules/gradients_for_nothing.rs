@@ -167,23 +167,51 @@ fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
         let first = optimizer.arguments.first().map_or("", |first| facts.slice(first.value_span));
         !given.is_empty() && first.matches("parameters()").count() == given.len()
     });
-    let held: Vec<(&str, &str)> = all.iter().flatten().filter_map(|name| name.rsplit_once('.')).collect();
-    let Some((model, _)) = held.first().filter(|_| known) else { return };
-    let (same, whole) = (held.iter().all(|(of, _)| of == model), held.len() == all.iter().flatten().count());
-    let is_own = |(_, part): &(&str, &str)| *part == "module" || *part == "model";
-    if !same || !whole || *model == "self" || held.iter().any(is_own) || freezing(facts).next().is_some() {
+    if !known || freezing(facts).next().is_some() {
         return;
     }
+    let names: Vec<&str> = all.into_iter().flatten().collect();
+    let mut models: Vec<&str> = names.iter().filter_map(|name| Some(name.rsplit_once('.')?.0)).collect();
+    models.sort_unstable();
+    models.dedup();
+    for model in models {
+        parts_of(context, model, &names, &optimizers, findings);
+    }
+}
+
+/// Finds the optimizers that hold some parts of one model. `names` are of all that optimizers hold.
+fn parts_of(
+    context: &Context<'_>,
+    model: &str,
+    names: &[&str],
+    optimizers: &[&Call],
+    findings: &mut Findings<'_>,
+) {
+    let facts = context.facts;
+    let of_model =
+        |name: &&&str| name.strip_prefix(model).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let all: Vec<&str> = names.iter().filter(of_model).copied().collect();
+    let held: Vec<(&str, &str)> = all.iter().filter_map(|name| name.rsplit_once('.')).collect();
+    let is_own = |(_, part): &(&str, &str)| *part == "module" || *part == "model";
+    // The model itself, and parts of its parts.
+    let others = held.len() < all.len() || held.iter().any(|(of, _)| *of != model);
+    let made = optimizers.iter().find(|made| facts.slice(made.span).contains(&format!("{model}.")));
+    let Some(made) = made.filter(|_| !others && model != "self" && !held.iter().any(is_own)) else { return };
     let frozen = words(model).any(|word| context.project.frozen.contains(word));
     let passed = facts.ops.iter().find_map(|op| {
-        let is_it = op.kind == OpKind::Forward && op.receiver == *model && op.site.grad == Grad::On;
-        let made = facts.calls.iter().find(|call| is_it && call.span == op.span)?;
+        // In the training phase, a pass of unknown mode is one with gradients.
+        let is_it = op.kind == OpKind::Forward && op.receiver == model && op.site.grad != Grad::Off;
+        let called = facts.calls.iter().find(|call| is_it && call.span == op.span)?;
         let mut trained = backwards(facts);
-        let (pass, _) = trained.find(|(_, pass)| pass.loss.graph.overlaps(&made.result.graph))?;
+        let (pass, _) = trained.find(|(_, pass)| pass.loss.graph.overlaps(&called.result.graph))?;
         Some((op, pass))
     });
     let (Some((forward, pass)), false) = (passed, frozen) else { return };
-    if findings.found.iter().any(|found| found.rule.name == RULE.name && found.span == optimizers[0].span) {
+    let is_said = |at: Span| {
+        let mut own = findings.found.iter().filter(|found| found.rule.name == RULE.name);
+        own.any(|found| found.span == at || found.labels.iter().any(|label| label.span == at))
+    };
+    if is_said(made.span) || is_said(forward.span) {
         return;
     }
     // Another part of the model is in the text of its class, or is used in this one.
@@ -201,15 +229,29 @@ fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
         let layered = |name: &&str| LAYERED.contains(name) && is_part(name);
         names.map(|name| name.split('.').next().unwrap_or(name)).find(layered).map(str::to_owned)
     };
-    let Some(other) = listed.or_else(used) else { return };
+    let (what, advice) = match listed.or_else(used) {
+        Some(other) => (
+            format!("`{model}.{other}`"),
+            format!(
+                "give the optimizer its parameters, or freeze it: `{model}.{other}.requires_grad_(False)`"
+            ),
+        ),
+        None if held.iter().all(|(_, part)| is_head(part)) && is_pretrained(facts, forward) => (
+            format!("the rest of `{model}`"),
+            format!(
+                "freeze it: call `{model}.requires_grad_(False)`, and `requires_grad_(True)` on the parts that are trained"
+            ),
+        ),
+        None => return,
+    };
     findings
         .report(
-            optimizers[0].span,
-            format!("gradients of `{model}.{other}` are computed for nothing: the optimizer holds only other parts of `{model}`"),
+            made.span,
+            format!("gradients of {what} are computed for nothing: the optimizer holds only other parts of `{model}`"),
         )
         .label(pass.span, "by this backward pass")
         .label(forward.span, "the whole model is called here")
-        .help(format!("give the optimizer its parameters, or freeze it: `{model}.{other}.requires_grad_(False)`"));
+        .help(advice);
 }
 
 /// Attributes that models have for their parts with most of the parameters.
@@ -229,6 +271,26 @@ const LAYERED: &[&str] = &[
     "classifier",
     "fc",
 ];
+
+/// Returns `true` for the name of a part that stands behind the others of its model, or beside them.
+fn is_head(part: &str) -> bool {
+    let lower = part.rsplit('.').next().unwrap_or(part).to_ascii_lowercase();
+    ["head", "decoder", "classifier", "adapter", "proj", "prompt", "lora"]
+        .iter()
+        .any(|word| lower.contains(word))
+        || lower == "fc"
+}
+
+/// Returns `true` for a model that a library makes with weights of its own: it has more than a head.
+fn is_pretrained(facts: &Facts, forward: &Op) -> bool {
+    facts.calls.iter().any(|call| {
+        let path = call.path.as_deref().unwrap_or_default();
+        (path.ends_with(".from_pretrained")
+            || path.starts_with("torchvision.models.")
+            || path == "timm.create_model")
+            && facts.covers(&call.result.weights, &forward.weights)
+    })
+}
 
 /// Finds passes in evaluation mode that compute the target of the same model's loss.
 fn targets(context: &Context<'_>, findings: &mut Findings<'_>) {

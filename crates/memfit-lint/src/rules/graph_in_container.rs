@@ -67,7 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let kept = match store.graph {
             // A random selection may repeat elements, so nothing selected can be trained through.
             _ if sampled => {
-                store.graph_then == GraphState::Live
+                (store.graph_then == GraphState::Live || store.live_somewhere)
                     && !matches!(store.graph, GraphState::Freed | GraphState::None)
                     && !context.may_be_without_grad(store.site.function)
             }
@@ -156,6 +156,10 @@ fn maps_in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let text = context.slice(store.value_span);
+        // `x, self.map = attention(…)` has no method to call on the result.
+        let is_one_of =
+            context.slice(store.span).split('=').next().is_some_and(|targets| targets.contains(','));
+        let text = if is_one_of { store.target.as_str() } else { text };
         findings
             .report(
                 store.value_span,

@@ -1,7 +1,8 @@
 //! # hook-stores-activation
 //!
 //! ## What it does
-//! Finds forward hooks, functions and methods, that store the output without detaching it.
+//! Finds forward hooks, functions and methods, that store the output without detaching it. It is a note
+//! where the hook runs once, or where what it gets may be no tensor.
 //!
 //! ## Why
 //! The stored output keeps its graph, and thereby the activations of the whole forward pass before it, until
@@ -27,9 +28,9 @@
 //! ## References
 //! - [register_forward_hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{FunctionId, Grad, Kind, OpKind, StoreKind};
+use memfit_source::{Call, Facts, Function, FunctionId, Grad, Kind, OpKind, StoreKind};
 
-use crate::query::backwards;
+use crate::query::{backwards, has_constant_key, returns_tensor, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -91,14 +92,52 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !output || !plain || !into || trained || computes {
             continue;
         }
+        let adds = store.kind == StoreKind::Append
+            || store.kind == StoreKind::Item && !has_constant_key(context, store);
+        let is_one = hooked_layers(context, function).is_some_and(|all| all);
         findings
             .report(
                 store.value_span,
                 format!("`{text}` keeps the graph of its forward pass, and all activations in it"),
             )
-            .help(format!("store `{text}.detach()`"))
-            .fix(Fix::unsafe_("Store it detached", vec![Edit::insert(store.value_span.end, ".detach()")]));
+            .note_unless(adds && is_one && runs_again(facts))
+            .help(if is_one {
+                format!("store `{text}.detach()`")
+            } else {
+                "store the tensors of it detached".to_owned()
+            })
+            .fix(if is_one {
+                Fix::unsafe_("Store it detached", vec![Edit::insert(store.value_span.end, ".detach()")])
+            } else {
+                None
+            });
     }
+}
+
+/// Returns `true` if all layers that get a hook are known to return one tensor; `None` if none is seen.
+fn hooked_layers(context: &Context<'_>, hook: &Function) -> Option<bool> {
+    let facts = context.facts;
+    let name = hook.name.rsplit('.').next().unwrap_or_default();
+    let of_hook = |call: &&Call| {
+        call.is_method("register_forward_hook")
+            && call
+                .arguments
+                .first()
+                .is_some_and(|given| words(context.slice(given.value_span)).any(|word| word == name))
+    };
+    let is_one = |call: &Call| {
+        let receiver = call.receiver.as_ref();
+        receiver.is_some_and(|of| returns_tensor(facts, context.slice(of.span)))
+    };
+    facts.calls.iter().filter(of_hook).map(is_one).reduce(|all, one| all && one)
+}
+
+/// Returns `true` if the text runs a model with gradients in a loop: each pass adds what the hook stores.
+fn runs_again(facts: &Facts) -> bool {
+    facts
+        .ops
+        .iter()
+        .any(|op| op.kind == OpKind::Forward && op.site.grad == Grad::On && op.site.looped.is_some())
 }
 
 /// Returns `true` if a model or a loss may be computed from the stored output, which is then part of the
@@ -156,11 +195,17 @@ fn lambdas(context: &Context<'_>, hooks: &[FunctionId], findings: &mut Findings<
         if trained || is_computed_with(context, hooks, target) {
             continue;
         }
+        let is_one = call.receiver.as_ref().is_some_and(|of| returns_tensor(facts, context.slice(of.span)));
         findings
             .report(
                 hook.value_span,
                 format!("`{output}` keeps the graph of its forward pass, and all activations in it"),
             )
-            .help(format!("store `{output}.detach()`"));
+            .note_unless(is_one && runs_again(facts))
+            .help(if is_one {
+                format!("store `{output}.detach()`")
+            } else {
+                "store the tensors of it detached".to_owned()
+            });
     }
 }

@@ -31,7 +31,7 @@
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
 
-use memfit_source::{Call, Flags, FunctionId, LoopId, Op, OpKind, Overlap};
+use memfit_source::{Call, Facts, Flags, FunctionId, LoopId, Op, OpKind, Overlap};
 
 use crate::query::{backward, repeats, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -79,6 +79,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let handed = facts.calls.iter().any(|call| {
             facts.within(&call.site, looped)
                 && call.span != step.span
+                && !call.is_followed
                 && !call.is_method("scale")
                 && !(call.is_method("step") || call.is_method("unscale_"))
                 && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
@@ -236,7 +237,12 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
             (true, false) => context.given_uncleared(step.site.function, name),
             (false, _) => !name.contains(['(', '[']) && is_made(context, step),
         };
-        if !known || !repeats(facts, &step.site) || findings.found.iter().any(|found| found.span == step.span)
+        // A test steps once.
+        let is_once = step.site.looped.is_none() && crate::evaluation::is_tested(facts, step.site.function);
+        if !known
+            || is_once
+            || !repeats(facts, &step.site)
+            || findings.found.iter().any(|found| found.span == step.span)
         {
             continue;
         }
@@ -286,6 +292,13 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns `true` for `opt_g, opt_d = model.make_optimizers()`.
+fn makes_several(facts: &Facts, call: &Call) -> bool {
+    let last = words(facts.slice(call.callee)).last().unwrap_or_default();
+    last.to_ascii_lowercase().contains("optim")
+        && facts.bound_to(call.span).is_some_and(|targets| targets.contains(','))
+}
+
 /// Names on which `zero_grad` is called in a text.
 fn words_before_zero_grad(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices("zero_grad").map(|(at, _)| {
@@ -298,14 +311,14 @@ fn words_before_zero_grad(text: &str) -> impl Iterator<Item = &str> {
 /// steps, or clears another optimizer in the same function.
 fn is_made(context: &Context<'_>, step: &Op) -> bool {
     let facts = context.facts;
-    let makers =
-        || facts.calls.iter().filter(|call| facts.bound_to(call.span) == Some(step.receiver.as_str()));
+    let makers = || facts.calls.iter().filter(|call| facts.is_bound_to(call.span, &step.receiver));
     // The function that steps, where a caller runs it.
     let own = facts.ops.iter().find(|op| op.span == step.span && op.via.is_none()).unwrap_or(step);
     let known = |call: &Call| {
         (call.site.function != own.site.function || own.site.looped.is_some())
             && call.site.looped.is_none()
-            && call.path.as_deref().is_some_and(|path| path.starts_with("torch.optim."))
+            && (call.path.as_deref().is_some_and(|path| path.starts_with("torch.optim."))
+                || makes_several(facts, call))
             && (call.site.function != step.site.function
                 || step.site.looped.is_some() && call.site.looped.is_none())
     };

@@ -34,7 +34,7 @@
 //! ## References
 //! - [torch.optim.Optimizer.load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html)
 
-use memfit_source::{Call, Kind, OpKind, Overlap, Weights};
+use memfit_source::{Call, Kind, OpKind, Overlap, Value, Weights};
 
 use crate::query::optimizers_of;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -47,15 +47,36 @@ pub(super) static RULE: Rule = Rule {
     check,
 };
 
-fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+/// Calls that load the state of an optimizer, with the optimizer and its name: `load_state_dict()` itself,
+/// and calls of a function that loads the state of a parameter.
+fn loads<'a>(context: &'a Context<'_>) -> Vec<(&'a Call, &'a Value, &'a str)> {
     let facts = context.facts;
+    let mut found = Vec::new();
     for loaded in facts.calls.iter().filter(|call| call.is_method("load_state_dict")) {
         let Some(optimizer) = &loaded.receiver else { continue };
-        let held = &optimizer.value.weights;
-        if optimizer.value.kind != Kind::Optimizer {
+        let name = context.slice(optimizer.span);
+        found.push((loaded, &optimizer.value, name));
+        let function = facts.function(loaded.site.function);
+        let Some(position) = function.parameters.iter().position(|parameter| parameter == name) else {
+            continue;
+        };
+        let position = position - usize::from(function.class.is_some() && position > 0);
+        let callers = facts.calls.iter().filter(|call| call.function == Some(loaded.site.function));
+        found.extend(callers.filter_map(|call| {
+            let given = call.argument(position, name)?;
+            Some((call, &given.value, context.slice(given.value_span)))
+        }));
+    }
+    found
+}
+
+fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for (loaded, optimizer, name) in loads(context) {
+        let held = &optimizer.weights;
+        if optimizer.kind != Kind::Optimizer {
             continue;
         }
-        let name = context.slice(optimizer.span);
         // A model by its parameters, or by the name under which the optimizer got them.
         let holds = |model: &str, weights: &Weights| {
             held.is_exact() && facts.overlap(weights, held) == Overlap::Yes

@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds reentrant checkpoints of layers whose inputs require no gradient: batches, and the images that the
-//! first layer of a model gets.
+//! first layer of a model gets. Found as well: models with adapters of PEFT whose frozen layers are
+//! checkpointed.
 //!
 //! ## Why
 //! With `use_reentrant=True`, the output requires a gradient only if an input does. The input of a model's
@@ -43,6 +44,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    of_adapters(context, findings);
     // The code that enables gradients for inputs may be elsewhere.
     if facts.text.contains("requires_grad") || facts.text.contains("input_require_grads") {
         return;
@@ -50,7 +52,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &facts.calls {
         let reentrant = call.is("torch.utils.checkpoint.checkpoint")
             && !call.is_open()
-            && call.keyword("use_reentrant").is_some_and(|how| how.value.truth() == Some(true));
+            // Releases that do not raise an error without the argument take it as `True`.
+            && call.keyword("use_reentrant").is_none_or(|how| how.value.truth() == Some(true));
         if !reentrant || call.site.grad == Grad::Off {
             continue;
         }
@@ -66,6 +69,42 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(call.span, format!("no input needs a gradient: `{name}` gets none, and is not trained"))
             .help("pass `use_reentrant=False`");
+    }
+}
+
+/// Finds models with adapters of PEFT whose layers are checkpointed: the base model is frozen, and so are the
+/// embeddings. PEFT sees to it only where checkpoints are on before and the model is not quantized.
+fn of_adapters(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let elsewhere = [
+        "enable_input_require_grads",
+        "prepare_model_for",
+        "use_reentrant",
+        "gradient_checkpointing_kwargs",
+        "modules_to_save",
+    ];
+    let wraps = |call: &&Call| call.path.as_deref().is_some_and(|path| path.ends_with("get_peft_model"));
+    let Some(wrapped) = facts.calls.iter().find(wraps) else { return };
+    let text = &facts.text;
+    // The embeddings may be trained as well.
+    if elsewhere.iter().any(|word| text.contains(word)) || text.contains("requires_grad") {
+        return;
+    }
+    let is_on = |call: &Call, name: &str| {
+        call.keyword(name).is_some_and(|option| !matches!(option.value.kind, Kind::Bool(false) | Kind::None))
+    };
+    let is_quantized = facts.calls.iter().any(|call| {
+        ["load_in_8bit", "load_in_4bit", "quantization_config"].iter().any(|name| is_on(call, name))
+    });
+    let enables = |call: &&Call| call.is_method("gradient_checkpointing_enable");
+    for enabled in facts.calls.iter().filter(enables).filter(|call| call.site.guard.is_none()) {
+        let same = enabled.site.function == wrapped.site.function;
+        if same && (is_quantized || enabled.site.order > wrapped.site.order) {
+            findings
+                .report(enabled.span, "no input of a checkpoint needs a gradient: the adapters get none, and are not trained")
+                .label(wrapped.span, "the base model is frozen here")
+                .help("call `enable_input_require_grads()` as well, or pass `gradient_checkpointing_kwargs={\"use_reentrant\": False}`");
+        }
     }
 }
 

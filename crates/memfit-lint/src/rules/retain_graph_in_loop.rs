@@ -2,7 +2,8 @@
 //!
 //! ## What it does
 //! Finds `backward(retain_graph=True)` in a loop without a second pass through the graph, and as the last
-//! pass of a training step that is a function or method.
+//! pass of a training step that is a function or method. It is a note where the graph is gone anyway when a
+//! function returns.
 //!
 //! ## Why
 //! The graph stays alive until the name that holds it is bound again, after the next forward pass: the
@@ -64,7 +65,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     && other.site.order < op.site.order;
                 second.loss_span != backward.loss_span
                     && !is_over
-                    && !are_exclusive(facts, op, other)
+                    && !facts.are_exclusive(&op.site, &other.site)
                     && (second.loss.graph.may_share(&backward.loss.graph)
                         || takes_unknown_graph(op) && takes_unknown_graph(other))
             }
@@ -107,6 +108,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         findings
             .report(retain, message)
+            // In a function, the graph is gone when it returns.
+            .note_unless(op.via.is_none() && backward.loss.graph.is_known())
             .label(facts.looped(looped).header, effect)
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
@@ -146,11 +149,11 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let later = passes
             .clone()
             .filter(here)
-            .any(|other| other.site.order > op.site.order && !are_exclusive(facts, op, other))
+            .any(|other| other.site.order > op.site.order && !facts.are_exclusive(&op.site, &other.site))
             || passes.clone().any(|other| {
                 other.site.function == own.site.function
                     && other.site.order > own.site.order
-                    && !are_exclusive(facts, own, other)
+                    && !facts.are_exclusive(&own.site, &other.site)
             });
         // Its callers may differentiate after it, and so may other methods in turn.
         let mut callers = facts.calls.iter().filter(|call| call.function == Some(id));
@@ -185,6 +188,7 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let fix = without_retaining(facts, own, retain);
         findings
             .report(retain, "the graph is kept after the backward pass, but never used again")
+            .note_unless(false)
             .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
     }
@@ -194,16 +198,6 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// model whose code is not known, for example.
 fn takes_unknown_graph(op: &Op) -> bool {
     op.weights.is_known() && !op.weights.is_exact()
-}
-
-/// Returns `true` if two operations are in different branches of one `if`.
-fn are_exclusive(facts: &Facts, one: &Op, other: &Op) -> bool {
-    facts.guards_of(one.site.guard).any(|a| {
-        facts.guards_of(other.site.guard).any(|b| {
-            let (a, b) = (facts.guard(a), facts.guard(b));
-            a.test == b.test && a.negated != b.negated
-        })
-    })
 }
 
 /// Fix that removes the argument by which a backward pass keeps its graph.

@@ -34,7 +34,7 @@
 //! ## References
 //! - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory)
 
-use memfit_source::{Call, Facts, Handler, Kind, Op, OpKind, Span, StoreKind, Value};
+use memfit_source::{Call, Facts, Handler, HandlerId, Kind, Op, OpKind, Span, StoreKind, Value};
 
 use crate::query::{catches_all, catches_memory, has_constant_key, is_step};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -183,7 +183,7 @@ fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
         store.kind == StoreKind::Append || store.kind == StoreKind::Item && !has_constant_key(context, store)
     };
     for store in facts.stores.iter().filter(adds).filter(|store| store.grows.is_some()) {
-        let Kind::Exception(handler) = store.value.kind else { continue };
+        let Some(handler) = exception_in(&store.value) else { continue };
         let tried = facts.handler(handler).tried;
         let trains = facts.ops.iter().any(|op| {
             op.site.tried == Some(tried) && matches!(op.kind, OpKind::Backward(_) | OpKind::Forward)
@@ -200,6 +200,15 @@ fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
                 )
                 .help("keep its text: `str(error)`");
         }
+    }
+}
+
+/// Clause of an exception that a value is, or of which it has one: `(index, error)`, `{"error": error}`.
+fn exception_in(value: &Value) -> Option<HandlerId> {
+    match &value.kind {
+        Kind::Exception(id) => Some(*id),
+        Kind::Tuple(parts) => parts.iter().find_map(exception_in),
+        _ => value.elements().and_then(exception_in),
     }
 }
 

@@ -89,8 +89,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             StoreKind::Join => store.grows.is_some(),
             _ => grows(facts, store).is_some(),
         };
-        let adds_up =
-            how != How::List || grown() || grows_in_object(context, store) || grows_by_calls(context, store);
+        let adds_up = how != How::List
+            || grown()
+            || grows_in_object(context, store)
+            || grows_by_calls(context, store)
+            || grows_between_resets(context, store);
         if !loss || !adds_up {
             continue;
         }
@@ -156,6 +159,22 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns `true` for a list that the loop makes anew now and then, such as at each line of a log, of
+/// losses whose backward pass is done when they are stored.
+fn grows_between_resets(context: &Context<'_>, store: &Store) -> bool {
+    let Some(looped) = store.grows_between_resets else { return false };
+    let is_bounded = matches!(store.target_value.kind, Kind::Container { bounded: true });
+    let is_emptied = context
+        .facts
+        .enclosing(store.site.looped)
+        .take_while(|id| Some(*id) != context.facts.looped(looped).parent)
+        .any(|id| context.facts.looped(id).emptied.contains(&store.target));
+    store.kind == StoreKind::Append
+        && matches!(store.graph_then, GraphState::Freed | GraphState::Kept)
+        && !is_bounded
+        && !is_emptied
+}
+
 /// Finds losses that the training step of a framework collects until the end of an epoch.
 fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -179,7 +198,7 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         if function.name.ends_with(".training_step")
             && store.target.starts_with("self.")
             && !store.value.graph.is_none()
-            && (is_returned || is_loss(&store.value))
+            && (is_returned || is_loss(&store.value) || store.value.graph.is_certain())
             && (if sums { !is_set_before(context, store) } else { is_emptied(context, class, &store.target) })
         {
             let message = if sums {
@@ -308,7 +327,8 @@ fn is_differentiated(context: &Context<'_>, store: &Store, value: &Value) -> boo
     let own = |value: &Value| {
         value.graph.is_known()
             && backwards(context.facts).any(|(op, pass)| {
-                let name = context.slice(pass.loss_span);
+                // `losses["all"]` is one of `losses`.
+                let name = context.slice(pass.loss_span).split('[').next().unwrap_or_default();
                 op.site.function == store.site.function
                     && pass.loss.graph == value.graph
                     && context.slice(store.span).split(',').any(|part| {

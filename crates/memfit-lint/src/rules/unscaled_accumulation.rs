@@ -35,6 +35,7 @@
 
 use memfit_source::{Backward, Divisor, Facts, Flags, Op, OpKind, Residue, Window};
 
+use crate::divisors::{divides_by, is_window};
 use crate::query::{backward, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -67,19 +68,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             {
                 let period = context.slice(window.counted.period);
                 findings
-                    .report(op.span, format!("the loss is divided by {by}, but the window has `{period}` iterations: the gradients are not a mean"))
+                    .report(found.loss.divided_at.unwrap_or(op.span), format!("the loss is divided by {by}, but the window has `{period}` iterations: the gradients are not a mean"))
+                    .label(op.span, "its backward pass")
                     .label(window.counted.span, "the window")
                     .help(format!("divide the loss by `{period}`"));
                 continue;
             }
             let loss = &found.loss;
-            let plain = loss.is(Flags::SCALAR)
-                && !loss.is(Flags::DIVIDED)
-                && !loss.is(Flags::OPAQUE)
+            let is_followed = loss.is(Flags::SCALAR) && !loss.is(Flags::OPAQUE) && !loss.is_unknown();
+            let plain = !loss.is(Flags::DIVIDED)
                 && !loss.is(Flags::SUMMED)
                 && !found.managed
                 && op.via.is_none()
-                && !loss.is_unknown();
+                && (is_followed || is_divided_nowhere(context, window));
             if !plain {
                 continue;
             }
@@ -92,6 +93,26 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns `true` if nothing that the loss of a window may come from divides by its length: what computes the
+/// loss may be in a library.
+fn is_divided_nowhere(context: &Context<'_>, window: &Window) -> bool {
+    let facts = context.facts;
+    let period = context.slice(window.counted.period);
+    let name = period.split('(').next().and_then(|name| words(name).last()).unwrap_or_default();
+    let first = window.backwards.first().map(|index| &facts.ops[*index]);
+    // What computes the loss may be given the window.
+    let is_given = facts.calls.iter().any(|call| {
+        first.is_some_and(|pass| {
+            pass.site.function == call.site.function && pass.site.looped == call.site.looped
+        }) && call.arguments.iter().any(|argument| {
+            let given = context.slice(argument.value_span);
+            given == period || argument.name.as_deref().is_some_and(is_window)
+        })
+    });
+    let is_name = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
+    is_name && is_window(name) && !is_given && !divides_by(facts, &context.project.divisors, name)
+}
+
 /// Returns `true` if the backward passes of a window, in branches of their own, have losses with one divisor.
 fn all_divided_alike(facts: &Facts, window: &Window) -> bool {
     let divisor = |index: &usize| backward(&facts.ops[*index]).map(|pass| pass.loss.divisor);
@@ -102,7 +123,10 @@ fn all_divided_alike(facts: &Facts, window: &Window) -> bool {
 /// Divisor of a loss that is a mean, if it is not the length of the window.
 fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) -> Option<String> {
     let loss = &backward.loss;
-    if backward.managed || loss.is(Flags::SUMMED) || loss.is(Flags::OPAQUE) {
+    if backward.managed || loss.is(Flags::SUMMED) {
+        return None;
+    }
+    if loss.is(Flags::OPAQUE) && !is_divided_nowhere(context, window) {
         return None;
     }
     match loss.divisor? {
@@ -131,14 +155,7 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let (Some(found), Some(looped)) = (backward(op), op.site.looped) else { continue };
         let inner = facts.looped(looped);
         let over = context.slice(inner.iterable);
-        let counts = || {
-            words(over).filter(|word| {
-                let lower = word.to_ascii_lowercase();
-                lower.contains("accum")
-                    || lower.contains("micro")
-                    || lower.split('_').any(|part| part == "acc")
-            })
-        };
+        let counts = || words(over).filter(|word| is_window(word));
         let named =
             over.contains("range(") && counts().next().is_some() || iterates_parts(facts, inner.iterable);
         // A divisor may reach the loss through the model: `model(**batch, scale=1 / accumulation_steps)`.
@@ -164,12 +181,20 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             matches!(other.kind, OpKind::Step { .. } | OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. })
         });
         let loss = &found.loss;
-        let plain = loss.is(Flags::SCALAR)
-            && !loss.is(Flags::DIVIDED)
-            && !loss.is(Flags::OPAQUE)
+        let is_followed = loss.is(Flags::SCALAR) && !loss.is(Flags::OPAQUE) && !loss.is_unknown();
+        // What computes the loss may be given the number, or know it.
+        let name = words(context.slice(found.loss_span)).next().unwrap_or_default();
+        let is_given = || {
+            facts.calls.iter().filter(|call| facts.is_bound_to(call.span, name)).any(|call| {
+                call.arguments.iter().any(|given| words(context.slice(given.span)).any(is_window))
+            })
+        };
+        let others = &context.project.divisors;
+        let plain = !loss.is(Flags::DIVIDED)
             && !loss.is(Flags::SUMMED)
-            && !loss.is_unknown()
-            && !found.managed;
+            && !found.managed
+            && (is_followed
+                || counts().next().is_some_and(|count| !divides_by(facts, others, count)) && !is_given());
         if named
             && !divides
             && !found.managed

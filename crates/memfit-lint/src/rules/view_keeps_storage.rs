@@ -1,7 +1,8 @@
 //! # view-keeps-storage
 //!
 //! ## What it does
-//! Finds slices of outputs that are collected without a copy.
+//! Finds slices of outputs that are collected without a copy. It is a note where the slice may be the
+//! whole.
 //!
 //! ## Why
 //! A slice shares the storage of the whole tensor and keeps it alive. `.detach()` does not change that;
@@ -25,7 +26,7 @@
 //! ## References
 //! - [Tensor views](https://docs.pytorch.org/docs/stable/tensor_view.html)
 
-use memfit_source::{Flags, StoreKind};
+use memfit_source::{Device, Flags, StoreKind};
 
 use crate::query::grows;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -47,7 +48,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 store.value_span,
                 format!("`{text}` is a slice: it keeps the storage of the whole tensor in every iteration"),
             )
+            .note_unless(store.value.device != Device::Cpu && takes_one(&text))
             .help("copy the part with `.clone()`, or move it to the host with `.cpu()`")
             .fix(Fix::unsafe_("Copy the part", vec![Edit::insert(store.value_span.end, ".clone()")]));
     }
+}
+
+/// Returns `true` for a slice that takes one of several by its number, as of the class token: a dimension
+/// of which the last one or a range is taken may be no longer.
+fn takes_one(text: &str) -> bool {
+    let Some((_, keys)) = text.split_once('[') else { return false };
+    let keys = keys.split(']').next().unwrap_or_default();
+    let mut keys = keys.split(',').map(str::trim);
+    keys.clone().count() > 1 && keys.any(|key| key.chars().all(|c| c.is_ascii_digit()) && !key.is_empty())
 }

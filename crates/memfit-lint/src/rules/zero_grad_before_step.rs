@@ -100,12 +100,40 @@ fn clears(facts: &Facts, clear: &Op, step: &Op) -> bool {
 /// Modules whose functions run no backward pass of a model here.
 const KNOWN: &[&str] = &["torch.", "builtins.", "numpy.", "math.", "time.", "logging."];
 
+/// Methods that run no backward pass, whatever their object is.
+const HARMLESS: &[&str] = &[
+    "add_scalar",
+    "add_scalars",
+    "append",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "detach",
+    "format",
+    "get",
+    "get_last_lr",
+    "info",
+    "item",
+    "items",
+    "keys",
+    "log",
+    "print",
+    "set_description",
+    "set_postfix",
+    "size",
+    "unscale_",
+    "update",
+    "values",
+    "write",
+];
+
 /// Returns `true` if a call between the two may run unknown code, such as another backward pass.
 fn hidden(facts: &Facts, clear: &Op, step: &Op) -> bool {
     facts.calls.iter().any(|call| {
         let order = call.site.order;
         let between = clear.site.order < order && order < step.site.order && call.span != clear.span;
+        let is_harmless = call.method.as_deref().is_some_and(|name| HARMLESS.contains(&name));
         let seen = call.function.is_some()
+            || is_harmless
             || call.path.as_deref().is_some_and(|path| KNOWN.iter().any(|start| path.starts_with(start)))
             || call.receiver.as_ref().is_some_and(|receiver| match receiver.value.kind {
                 Kind::Optimizer | Kind::Scheduler | Kind::Scaler(_) | Kind::Tensor => true,

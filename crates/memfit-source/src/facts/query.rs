@@ -25,8 +25,19 @@ impl Facts {
     /// Text that an assignment binds the value at a span to, if that is all before it in its statement on its
     /// line.
     pub fn bound_to(&self, span: Span) -> Option<&str> {
-        let before = self.before_on_line(span).rsplit(';').next()?;
-        before.trim().strip_suffix('=').map(str::trim)
+        let mut before = self.before_on_line(span);
+        // `a, b = \` on the line before.
+        if before.trim().is_empty() {
+            let earlier = self.text[..self.line_start(span.start).0 as usize].trim_end_matches(['\r', '\n']);
+            let continued = earlier.strip_suffix('\\').unwrap_or_default();
+            before = continued.rsplit('\n').next().unwrap_or_default();
+        }
+        before.rsplit(';').next()?.trim().strip_suffix('=').map(str::trim)
+    }
+
+    /// Returns `true` if an assignment binds the value at a span, or a part of it, to a name.
+    pub fn is_bound_to(&self, span: Span, name: &str) -> bool {
+        self.bound_to(span).is_some_and(|targets| targets.split(',').any(|target| target.trim() == name))
     }
 
     /// Ids of all functions.
@@ -82,6 +93,24 @@ impl Facts {
     /// A branch and its enclosing branches, innermost first.
     pub fn guards_of(&self, from: Option<GuardId>) -> impl Iterator<Item = GuardId> + '_ {
         std::iter::successors(from, |id| self.guard(*id).parent)
+    }
+
+    /// Returns `true` if two sites are in different branches of one `if`.
+    pub fn are_exclusive(&self, one: &Site, other: &Site) -> bool {
+        self.branch_between(one, other, &|_| true)
+    }
+
+    /// Returns `true` if two sites are in different branches of one `if` that counts nothing: no iteration
+    /// runs both, and no later one of the same configuration the other.
+    pub(crate) fn are_alternatives(&self, one: &Site, other: &Site) -> bool {
+        self.branch_between(one, other, &|guard| guard.what.counted.is_none())
+    }
+
+    fn branch_between(&self, one: &Site, other: &Site, is_it: &dyn Fn(&Guard) -> bool) -> bool {
+        self.guards_of(one.guard).map(|id| self.guard(id)).filter(|a| is_it(a)).any(|a| {
+            let mut others = self.guards_of(other.guard).map(|id| self.guard(id));
+            others.any(|b| a.test == b.test && a.negated != b.negated)
+        })
     }
 
     /// Operations in a loop, at any depth.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::facts::{
-    Argument, ClassId, FunctionId, Graph, GuardTest, HandlerId, LoaderId, Named, ScalerId, Weights,
+    Argument, ClassId, Divisor, FunctionId, Graph, GuardTest, HandlerId, LoaderId, Named, ScalerId, Weights,
 };
+use crate::position::Span;
 
 /// Autograd recording mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,17 +243,6 @@ impl Flags {
     }
 }
 
-/// The single number that a loss was divided by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Divisor {
-    /// A known number.
-    Number(i64),
-    /// The number of batches of a loader.
-    Length,
-    /// The size of a batch, by the option's name.
-    BatchSize,
-}
-
 /// Abstract value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Value {
@@ -270,6 +260,8 @@ pub struct Value {
     pub weights: Weights,
     /// Number that it was divided by, if that happened once.
     pub divisor: Option<Divisor>,
+    /// Span of that division.
+    pub divided_at: Option<Span>,
     /// Class of a model, if it is of this file.
     pub(crate) class: Option<ClassId>,
     /// Join of a container's elements.
@@ -474,6 +466,7 @@ impl Value {
     pub(crate) fn exported(mut self) -> Self {
         self.loader = None;
         self.class = None;
+        self.divided_at = None;
         self.items = self.items.map(|items| Arc::new(Arc::unwrap_or_clone(items).exported()));
         self.named = self.named.map(|named| named.map(|item| *item = std::mem::take(item).exported()));
         self.kind = match self.kind {
@@ -532,7 +525,14 @@ impl Value {
         };
         let opaque = self.is(Flags::OPAQUE) || other.is(Flags::OPAQUE);
         let divided = self.is(Flags::DIVIDED) != other.is(Flags::DIVIDED);
-        let flags = if opaque || divided { flags.union(Flags::OPAQUE) } else { flags };
+        let divided_once = divided && !nothing(self) && !nothing(other) && self.is_divided_once(other);
+        let mut flags = flags;
+        if divided_once {
+            flags = flags.union(Flags::DIVIDED);
+        }
+        if opaque || divided && !divided_once {
+            flags = flags.union(Flags::OPAQUE);
+        }
         let class = if nothing(self) {
             other.class
         } else {
@@ -545,7 +545,12 @@ impl Value {
         } else {
             self.weights.either(&other.weights)
         };
-        let divisor = self.divisor.filter(|divisor| other.divisor == Some(*divisor));
+        let divisor = if divided_once {
+            self.divisor.or(other.divisor)
+        } else {
+            self.divisor.filter(|divisor| other.divisor == Some(*divisor))
+        };
+        let divided_at = self.divided_at.or(other.divided_at).filter(|_| divisor.is_some());
         let items = match (&self.items, &other.items) {
             (Some(a), Some(b)) => Some(Arc::new(a.either(b))),
             // An empty container, or none yet.
@@ -566,7 +571,7 @@ impl Value {
         } else {
             self.graph.either(&other.graph)
         };
-        Self { kind, graph, device, flags, loader, weights, divisor, class, items, named }
+        Self { kind, graph, device, flags, loader, weights, divisor, divided_at, class, items, named }
     }
 }
 

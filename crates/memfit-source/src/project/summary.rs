@@ -78,6 +78,8 @@ pub(crate) struct SummaryOp {
     pub(crate) guards: Vec<(Arc<GuardTest>, bool)>,
     /// Positions of the parameters that a backward pass goes through.
     pub(crate) through: Vec<usize>,
+    /// Position of the parameter that decides whether gradients are required.
+    pub(crate) switch: Option<usize>,
     pub(crate) grad: Grad,
     /// Graph of a pass, or of a loss.
     pub(crate) graph: Graph,
@@ -105,6 +107,8 @@ pub(crate) struct ClassExport {
     pub(crate) carries: Option<String>,
     /// Its `__init__` sets all its parameters to require no gradients.
     pub(crate) is_frozen: bool,
+    /// A module without layers and parameters.
+    pub(crate) is_parameterless: bool,
     /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }

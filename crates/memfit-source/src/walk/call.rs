@@ -51,6 +51,7 @@ impl<'a> Walker<'a> {
             method: name.map(|name| self.names.intern(name)),
             receiver,
             function,
+            is_followed: function.is_some(),
             target: target.clone(),
             arguments,
             parentheses: span(&node.arguments),
@@ -66,6 +67,7 @@ impl<'a> Walker<'a> {
         let result = call.result.clone();
         self.record_arguments(&call);
         if self.recording() {
+            call.is_followed |= self.is_followed(&call);
             self.register(&call);
             self.facts.calls.push(call);
         }
@@ -115,6 +117,15 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// Returns `true` if a function of another file of the project is called.
+    fn is_followed(&mut self, call: &Call) -> bool {
+        match (&call.path, &call.receiver, call.method.as_deref()) {
+            (Some(path), ..) => self.imported_function(&path.clone()).is_some(),
+            (None, Some(receiver), Some(name)) => self.imported_method(receiver, name).is_some(),
+            _ => false,
+        }
+    }
+
     fn outcome(&mut self, node: &'a ExprCall, call: &Call, target: &Value) -> Value {
         let inputs =
             call.arguments.iter().fold(Graph::none(), |graph, argument| graph.union(&argument.value.graph));
@@ -134,7 +145,8 @@ impl<'a> Walker<'a> {
             Kind::Criterion { sums, .. } => self.call_loss(call, *sums, &inputs),
             Kind::Class(id) => {
                 let class = self.facts.class(*id);
-                let (is_module, norm, frozen) = (class.is_module, class.has_batch_norm, class.is_frozen);
+                let (is_module, norm) = (class.is_module, class.has_batch_norm);
+                let fixed = super::model_call::fixed_flags(class.is_frozen, class.is_parameterless);
                 let is_loss = class.name.ends_with("Loss");
                 let steps = class.bases.iter().any(|base| base.ends_with("Optimizer"));
                 let init = self.method_of(*id, "__init__", 0);
@@ -172,7 +184,7 @@ impl<'a> Walker<'a> {
                 {
                     made = made.with_flags(forward.last_operation());
                 }
-                if is_module && frozen { made.with_flags(Flags::FROZEN) } else { made }
+                if is_module { made.with_flags(fixed) } else { made }
             }
             Kind::Path(path) => {
                 let path = path.clone();
@@ -232,7 +244,7 @@ impl<'a> Walker<'a> {
             value.graph = Graph::none();
             return value.with_flags(Flags::NO_GRAD_BUILT);
         }
-        value.graph = inputs.clone().with_unknown();
+        value.graph = super::model_call::graph_of_unknown(last, inputs);
         value
     }
 
@@ -260,7 +272,7 @@ impl<'a> Walker<'a> {
                     }
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
-                        let frozen = if class.is_frozen { Flags::FROZEN } else { Flags::NONE };
+                        let frozen = super::model_call::fixed_flags(class.is_frozen, class.is_parameterless);
                         let last = self
                             .method_there(path, "forward")
                             .map_or(Flags::NONE, |own| own.last_operation());

@@ -54,6 +54,10 @@ impl<'a> Walker<'a> {
                 parts: self.parts(node),
                 carries: self.carried(node),
                 is_frozen: self.freezes_itself(node),
+                is_parameterless: bases.len() == 1
+                    && bases[0].ends_with("nn.Module")
+                    && method(node, "forward").is_some()
+                    && computes_only(self.slice(span(node)), &|name| method(node, name).is_some()),
                 bases: bases.clone(),
             };
             self.facts.classes.push(class);
@@ -205,27 +209,52 @@ impl Walker<'_> {
     /// Returns `true` if a class's `__init__` ends with all parameters set to require no gradients.
     fn freezes_itself(&self, class: &StmtClassDef) -> bool {
         let text = |statement: &Stmt| self.slice(span(statement));
+        let Some(init) = method(class, "__init__") else { return false };
+        // `param.requires_grad = requires_grad`, of a parameter that is false by default
+        let is_off = |name: &str| {
+            let mut all = init.parameters.iter_non_variadic_params();
+            let own = all.find(|own| own.parameter.name.id.as_str() == name.trim_end_matches(')'));
+            own.and_then(|own| own.default()).is_some_and(|value| self.slice(span(value)) == "False")
+        };
         let freezes = |statement: &Stmt| {
             let line = text(statement);
             let each = line.starts_with("for ") && line.contains(" in self.parameters():");
             line == "self.requires_grad_(False)"
                 || each
-                    && [".requires_grad = False", ".requires_grad_(False)"]
-                        .iter()
-                        .any(|end| line.contains(end))
+                    && [".requires_grad = ", ".requires_grad_("].iter().any(|way| {
+                        let set = line.split_once(way).map(|(_, value)| value.trim_end());
+                        set.is_some_and(|value| value.starts_with("False") || is_off(value))
+                    })
         };
         // `self.freeze()`
         let calls = |statement: &Stmt| {
             let name = text(statement).strip_prefix("self.").and_then(|line| line.strip_suffix("()"));
             name.and_then(|name| method(class, name)).is_some_and(|own| own.body.iter().any(freezes))
         };
-        let Some(init) = method(class, "__init__") else { return false };
         let Some(at) = init.body.iter().position(|line| freezes(line) || calls(line)) else { return false };
         let layered = |line: &Stmt| super::weights::makes_layers(text(line));
         let thaws = ["requires_grad = True", "requires_grad_(True)", "requires_grad_()"];
         let whole = self.slice(span(class));
         !init.body[at..].iter().any(layered) && !thaws.iter().any(|word| whole.contains(word))
     }
+}
+
+/// Returns `true` for the text of a module's class that computes with functions, and makes and calls no
+/// layers: it has no parameters. `methods` are the names of its methods.
+pub(super) fn computes_only(class: &str, methods: &dyn Fn(&str) -> bool) -> bool {
+    let makes =
+        ["Parameter(", "register_parameter", "add_module", "ModuleList", "Sequential", "](", " in self."];
+    let plain = class.replace("nn.Module", "").replace("nn.functional", "").replace("nn.init", "");
+    let is_part = |at: usize| {
+        let rest = &class[at + "self.".len()..];
+        let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        rest[end..].starts_with('(') && rest[..end] != *"register_buffer" && !methods(&rest[..end])
+    };
+    ["torch.", "F.", "register_buffer"].iter().any(|part| plain.contains(part))
+        && !plain.contains("nn.")
+        && !super::weights::makes_layers(class)
+        && !makes.iter().any(|word| class.contains(word))
+        && !class.match_indices("self.").any(|(at, _)| is_part(at))
 }
 
 /// Method of a class by its name.

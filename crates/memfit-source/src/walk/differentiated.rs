@@ -8,6 +8,7 @@ use rustc_hash::FxHashSet;
 use super::Walker;
 use super::definitions::dotted;
 use super::env::Binding;
+use super::statement::literal;
 use crate::facts::{CounterBinding, Flags, Grad, GraphState, Kind, Value, Weights};
 
 /// Names on which a function or module calls `backward()`.
@@ -171,7 +172,7 @@ fn is_item(node: &ExprSubscript) -> bool {
 
 impl<'a> Walker<'a> {
     /// Value of `losses["total"]`, if `backward()` is called on it.
-    pub(super) fn differentiated_item(&mut self, node: &'a ExprSubscript) -> Option<Value> {
+    pub(super) fn differentiated_item(&mut self, node: &'a ExprSubscript, owner: &Value) -> Option<Value> {
         let name = self.slice(super::span(node));
         if !is_item(node) || !self.frame.differentiated.contains(name) {
             return None;
@@ -179,12 +180,43 @@ impl<'a> Walker<'a> {
         if let Some(binding) = self.frame.env.get(name) {
             return Some(binding.value.clone());
         }
-        let mut value = Value::unknown();
+        // One of the results of a model or a criterion has their graph.
+        let is_result = matches!(owner.kind, Kind::Tensor) && owner.graph.is_known();
+        let mut value = if is_result {
+            Value::tensor(owner.graph.clone()).with_device(owner.device)
+        } else {
+            Value::unknown()
+        };
         self.mark_differentiated(name, &mut value);
         let looped = self.frame.looped;
         let how = CounterBinding::Elsewhere;
         self.frame.env.set(name, Binding { value: value.clone(), looped, outer: looped, how });
         Some(value)
+    }
+
+    /// Gives the results from which a differentiated loss is taken, as in `loss = results["loss"]`, the
+    /// graph of the loss.
+    pub(super) fn share_differentiated(&mut self, name: &'a str, source: &'a Expr) {
+        let whole = match source {
+            Expr::Subscript(node) if is_item(node) || literal(&node.slice).is_some() => &*node.value,
+            Expr::Attribute(node) if node.attr.id.as_str() == "loss" => &*node.value,
+            _ => return,
+        };
+        let Some(whole) = dotted(whole, self.text).filter(|_| self.frame.differentiated.contains(name))
+        else {
+            return;
+        };
+        let loss = self.frame.env.get(name).map(|binding| binding.value.clone());
+        let known = self.frame.env.get(whole).cloned();
+        let (Some(loss), Some(mut binding)) = (loss, known) else { return };
+        if !matches!(binding.value.kind, Kind::Tensor | Kind::Unknown) || loss.graph.is_none() {
+            return;
+        }
+        if let Some(own) = loss.graph.own {
+            binding.value.graph = binding.value.graph.union(&loss.graph).with_own(own);
+        }
+        binding.value.flags = binding.value.flags.union(Flags::SCALAR);
+        self.frame.env.set(whole, binding);
     }
 
     /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated.

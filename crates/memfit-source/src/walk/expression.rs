@@ -29,11 +29,9 @@ impl<'a> Walker<'a> {
             Expr::Subscript(node) => self.subscript(node),
             Expr::BinOp(node) => {
                 let left = self.eval(&node.left);
-                let mut right = self.eval(&node.right);
-                if matches!(node.op, Operator::Div) && is_batch_size(dotted(&node.right, self.text)) {
-                    right = right.with_flags(Flags::BATCH_SIZE);
-                }
-                let result = self.arithmetic(node.op, &left, &right);
+                let right = self.eval(&node.right);
+                let right = self.with_option_flags(node.op, &node.right, right);
+                let result = self.arithmetic(node.op, &left, &right).divided_in(span(node));
                 if matches!(node.op, Operator::Div) && is_byte_range(&node.right) {
                     return result
                         .with_flags(left.flags.intersection(Flags::WIDENED.union(Flags::BATCH)))
@@ -148,6 +146,14 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// Marks a divisor that is named as the size of a batch.
+    pub(super) fn with_option_flags(&self, op: Operator, expression: &Expr, value: Value) -> Value {
+        match dotted(expression, self.text).filter(|_| matches!(op, Operator::Div)) {
+            Some(name) => value.with_flags(flags_of_divisor(name)),
+            None => value,
+        }
+    }
+
     fn evaluate_test(&mut self, expression: &'a Expr) -> Value {
         let found = self.condition(expression);
         if found.counted.is_some() || found.message.is_some() {
@@ -224,6 +230,11 @@ impl<'a> Walker<'a> {
                 if !value.is_unknown() {
                     return value;
                 }
+                // `self.model.module` is the model that is wrapped.
+                let whole = name.strip_suffix(".module").map(|whole| self.lookup(whole).0);
+                if let Some(whole) = whole.filter(Value::is_module) {
+                    return whole;
+                }
                 return crate::names::value_by_name(name);
             }
         }
@@ -251,7 +262,7 @@ impl<'a> Walker<'a> {
             Kind::Tensor if attribute == "loss" => {
                 Value { kind: Kind::Tensor, ..owner }.with_flags(Flags::SCALAR)
             }
-            Kind::Tensor => Value { kind: Kind::Tensor, ..owner },
+            Kind::Tensor => Value { kind: Kind::Tensor, ..owner }.without(Flags::SCALAR),
             Kind::Module if attribute == "module" => owner,
             Kind::Module => {
                 let mut part = crate::names::value_by_name(attribute);
@@ -421,7 +432,7 @@ impl<'a> Walker<'a> {
                     return (over, pair, Some(start));
                 }
                 "tqdm" | "trange" | "track" | "reversed" | "islice" | "iter" | "progress_bar"
-                | "notebook_tqdm" => {
+                | "log_every" | "notebook_tqdm" => {
                     let Some(first) = first else { return (IterableKind::Other, Value::unknown(), None) };
                     if last == "trange" {
                         return (
@@ -502,6 +513,12 @@ impl<'a> Walker<'a> {
                 }
                 (over, element, None)
             }
+            // The outputs of a model, or the rows of one.
+            Kind::Tensor if !value.graph.is_none() => {
+                let flags = value.flags.intersection(Flags::OUTPUT.union(Flags::GIVEN));
+                let element = Value { graph: value.graph.clone(), device: value.device, ..Value::default() };
+                (IterableKind::Other, Value { kind: Kind::Tensor, ..element }.with_flags(flags), None)
+            }
             _ => {
                 let mut element = Value::unknown();
                 element.graph = value.graph.clone();
@@ -522,10 +539,11 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Returns `true` for an option such as `args.train_batch_size`.
-fn is_batch_size(name: Option<&str>) -> bool {
-    let last = name.and_then(|name| name.rsplit('.').next()).unwrap_or_default().to_ascii_lowercase();
-    last == "batch_size" || last.ends_with("_batch_size") || last == "batchsize"
+/// [`Flags::BATCH_SIZE`] for an option such as `args.train_batch_size`.
+pub(super) fn flags_of_divisor(name: &str) -> Flags {
+    let last = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_size = last == "batch_size" || last.ends_with("_batch_size") || last == "batchsize";
+    if is_size { Flags::BATCH_SIZE } else { Flags::NONE }
 }
 
 /// Returns `true` for `255`, the divisor that normalises bytes.
@@ -542,7 +560,7 @@ fn is_byte_range(expression: &Expr) -> bool {
 
 /// Returns `true` for a key and its value.
 fn is_pair(value: &Value) -> bool {
-    matches!(&value.kind, Kind::Tuple(parts) if parts.len() == 2 && parts[0].kind == Kind::Number && parts[1].is(Flags::GIVEN))
+    matches!(&value.kind, Kind::Tuple(parts) if parts.len() == 2 && parts[0].kind == Kind::Number)
 }
 
 fn tensor_like(value: &Value) -> bool {

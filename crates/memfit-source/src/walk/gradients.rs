@@ -1,15 +1,16 @@
 //! Writes to parameters' gradients, and what requires them.
 
-use ruff_python_ast::Expr;
+use ruff_python_ast::{Expr, ExprCall};
 
 use super::statement::literal;
 use super::{Walker, span};
-use crate::facts::{CounterBinding, Flags, OpKind, Value, Weights};
+use crate::facts::{Call, CounterBinding, Flags, Graph, Kind, OpKind, Value, Weights};
 use crate::position::Span;
 
 impl<'a> Walker<'a> {
     /// Handles `for p in model.parameters(): p.requires_grad = False`.
-    pub(super) fn require_grad_of(&mut self, parameter: &'a Expr, on: Option<bool>, whole: Span) {
+    pub(super) fn require_grad_of(&mut self, parameter: &'a Expr, value: &Value, whole: Span) {
+        let on = value.truth();
         let Expr::Name(name) = parameter else { return };
         let Some(binding) = self.frame.env.get(name.id.as_str()) else { return };
         let CounterBinding::Target(id) = binding.how else { return };
@@ -18,11 +19,11 @@ impl<'a> Walker<'a> {
         let model = [".parameters()", ".named_parameters()"].iter().find_map(|end| over.strip_suffix(end));
         let Some(model) = model else {
             if weights.is_known() {
-                self.op(OpKind::RequireGrad { on }, whole, "", weights);
+                self.require_grad("", weights, value, whole);
             }
             return;
         };
-        self.op(OpKind::RequireGrad { on }, whole, model, weights);
+        self.require_grad(model, weights, value, whole);
         if let Some((binding, on)) = self.frame.env.get(model).zip(on) {
             let mut binding = binding.clone();
             binding.value = if on {
@@ -33,6 +34,25 @@ impl<'a> Walker<'a> {
             let value = binding.value.clone();
             self.frame.env.set(model, binding);
             self.keep_frozen(model, &value);
+        }
+    }
+
+    /// Tensor of `p.requires_grad_(on)`. One that has a graph keeps it.
+    pub(super) fn required_gradients(&mut self, node: &'a ExprCall, call: &Call, value: &Value) -> Value {
+        if let Expr::Attribute(attribute) = &*node.func {
+            let on = call.argument(0, "requires_grad").map(|argument| argument.value.clone());
+            let on = on.unwrap_or_else(|| Value::from_kind(Kind::Bool(true)));
+            self.require_grad_of(&attribute.value, &on, call.span);
+        }
+        let graph = Graph { unknown: true, ..value.graph.clone() };
+        Value { kind: Kind::Tensor, graph, ..value.clone() }.without(Flags::NO_GRAD_BUILT)
+    }
+
+    /// Records that parameters are set to require gradients or not. A parameter of the function may decide.
+    fn require_grad(&mut self, model: &str, weights: Weights, value: &Value, whole: Span) {
+        self.op(OpKind::RequireGrad { on: value.truth() }, whole, model, weights);
+        if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == whole) {
+            op.graph = value.graph.clone();
         }
     }
 

@@ -158,7 +158,7 @@ pub(super) fn known_call(path: &str) -> Option<CallResult> {
         let owner = path.rsplit('.').nth(1).unwrap_or_default();
         let kind = if owner.contains("Tokenizer") || owner.contains("Processor") {
             Kind::Tokenizer
-        } else if owner.ends_with("Pipeline") {
+        } else if owner.contains("Pipeline") {
             // Records no gradients, and yields images or texts.
             Kind::Imported(path.into())
         } else if owner.contains("Model") || owner.contains("For") || is_model_of_library(path, owner) {

@@ -54,6 +54,8 @@ impl<'a> Walker<'a> {
             Kind::Container { .. } => return self.call_container(node, call, receiver, name),
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
             Kind::Loader(_) if name == "__iter__" => return value.clone(),
+            // A pipeline that is moved is the pipeline.
+            Kind::Imported(_) if super::weights::RETURNS_ITSELF.contains(&name) => return value.clone(),
             Kind::Criterion { .. }
                 if matches!(name, "to" | "cuda" | "cpu" | "float" | "half" | "double" | "train" | "eval") =>
             {
@@ -178,11 +180,14 @@ impl<'a> Walker<'a> {
             }
             "values" | "copy" => receiver.value.clone(),
             // The keys have no graph.
-            "items" if receiver.value.item().is_some() => {
+            "items" if receiver.value.item().is_some() || receiver.value.items.is_some() => {
                 let mut pairs = Value::from_kind(Kind::Container { bounded: true });
-                let value = receiver.value.item().unwrap_or_default();
-                pairs
-                    .add_item(&Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), value].into())));
+                let value = receiver.value.item().unwrap_or_else(|| {
+                    let element = receiver.value.items.as_deref().cloned().unwrap_or_default();
+                    Value { graph: receiver.value.element_graph(), ..element }
+                });
+                let pair = Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), value].into()));
+                pairs.add_item(&pair);
                 Value { graph: receiver.value.graph.clone(), ..pairs }
             }
             "get" | "setdefault" if receiver.value.item().is_some() => {
@@ -378,8 +383,11 @@ impl<'a> Walker<'a> {
             Method::Copy => Value { kind, ..value.marked_copied() }.without(Flags::VIEW),
             Method::View => Value { kind, ..value }.with_flags(Flags::VIEW),
             Method::Divide => {
-                let divisor = call.arguments.first().and_then(|by| value.divided_by(&by.value));
-                let found = Value { kind, graph, divisor, ..value };
+                let divisor = call.arguments.first().and_then(|by| {
+                    let flags = super::expression::flags_of_divisor(self.slice(by.value_span));
+                    value.divided_by(&by.value.clone().with_flags(flags))
+                });
+                let found = Value { kind, graph, divisor, ..value }.divided_in(call.span);
                 let found = found.without(Flags::GIVEN).with_flags(Flags::DIVIDED);
                 self.changed_in_place(node, name, &found);
                 found
@@ -415,10 +423,8 @@ impl<'a> Walker<'a> {
                 let changed = if takes_sizes(name) { changed } else { changed.union(Flags::GIVEN) };
                 let flags = value.flags.without(if same { changed } else { changed.union(Flags::SCALAR) });
                 let trains = name.starts_with("requires_grad");
-                let graph = if trains { graph.with_unknown() } else { graph };
                 if trains {
-                    let found = Value { kind: Kind::Tensor, graph: graph.clone(), flags, ..value.clone() }
-                        .without(Flags::NO_GRAD_BUILT);
+                    let found = self.required_gradients(node, call, &Value { graph, flags, ..value });
                     self.changed_in_place(node, name, &found);
                     return found;
                 }

@@ -237,3 +237,22 @@ impl<'a> Walker<'a> {
 pub(super) fn scalar_with_graph(value: &Value) -> Flags {
     if value.is(Flags::SCALAR) && !value.graph.is_none() { Flags::SCALAR } else { Flags::NONE }
 }
+
+/// Flags of a model that saves nothing for gradients of its own.
+pub(super) const fn fixed_flags(is_frozen: bool, is_parameterless: bool) -> Flags {
+    match (is_frozen, is_parameterless) {
+        (_, true) => Flags::PARAMETERLESS,
+        (true, false) => Flags::FROZEN,
+        (false, false) => Flags::NONE,
+    }
+}
+
+/// Graph of the result of unknown code, by the name of the called function: a loss is differentiable by
+/// what it compares.
+pub(super) fn graph_of_unknown(name: &str, inputs: &Graph) -> Graph {
+    if name.to_ascii_lowercase().ends_with("loss") || name == "criterion" {
+        Graph { unknown: true, own: None, ..inputs.clone() }
+    } else {
+        inputs.clone().with_unknown()
+    }
+}

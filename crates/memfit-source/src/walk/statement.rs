@@ -298,6 +298,9 @@ impl<'a> Walker<'a> {
                 let began = self.origin_of(name).filter(|_| sums);
                 self.bind(name, value, how);
                 self.keep_origin(name, began);
+                if let Some(source) = source {
+                    self.share_differentiated(name, source);
+                }
             }
             Expr::Attribute(attribute) => {
                 if attribute.attr.id.as_str() == "grad" {
@@ -309,7 +312,7 @@ impl<'a> Walker<'a> {
                     self.copies_weights(&attribute.value, whole);
                 }
                 if attribute.attr.id.as_str() == "requires_grad" {
-                    self.require_grad_of(&attribute.value, value.truth(), whole);
+                    self.require_grad_of(&attribute.value, &value, whole);
                 }
                 if let Some(source) = source {
                     self.escape(source);
@@ -421,6 +424,7 @@ impl<'a> Walker<'a> {
         let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
         // What begins in one branch (`x = v if x is None`) grows in the others.
         let grows = matches!(how, StoreKind::Add | StoreKind::Join);
+        let outer = bound.map(|binding| binding.outer);
         let bound = bound.map(|binding| if grows { binding.outer } else { binding.looped });
         if matches!(how, StoreKind::Append | StoreKind::Item) {
             self.add_item(target, value);
@@ -450,6 +454,12 @@ impl<'a> Walker<'a> {
             value: value.clone(),
             target_value: held,
             grows,
+            grows_between_resets: self.outermost_until(outer.flatten()),
+            live_somewhere: value
+                .graph
+                .ids
+                .iter()
+                .any(|id| value.graph.has(*id) && self.graphs.state(*id) == GraphState::Live),
             graph: crate::GraphState::Unknown,
             graph_then: self.graphs.state_of(value),
             escapes: target.contains('.') || bound.is_none(),
@@ -508,6 +518,7 @@ impl<'a> Walker<'a> {
 
     fn walk_augmented(&mut self, node: &'a StmtAugAssign) {
         let value = self.eval(&node.value);
+        let value = self.with_option_flags(node.op, &node.value, value);
         if let Expr::Attribute(attribute) = &*node.target
             && attribute.attr.id.as_str() == "grad"
         {
@@ -539,7 +550,8 @@ impl<'a> Walker<'a> {
         self.update(name, adds, None);
         let in_place = self.frame.grad == Grad::Off && matches!(held.kind, Kind::Tensor);
         // Without gradients, the tensor is modified in place and stays a leaf.
-        let result = if in_place { held } else { self.arithmetic(node.op, &held, &value) };
+        let result =
+            if in_place { held } else { self.arithmetic(node.op, &held, &value).divided_in(span(node)) };
         let began = self.origin_of(name).unwrap_or((self.frame.looped, self.frame.looped));
         self.bind(
             name,

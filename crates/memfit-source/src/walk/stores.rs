@@ -5,8 +5,7 @@ use ruff_python_ast::Expr;
 
 use super::Walker;
 use crate::facts::{
-    Call, Divisor, Flags, FunctionId, Grad, Graph, GraphState, Kind, LoopId, ModelArgument, Store, StoreKind,
-    Value,
+    Call, Flags, FunctionId, Grad, Graph, GraphState, Kind, LoopId, ModelArgument, Store, StoreKind, Value,
 };
 use crate::position::Span;
 use crate::project::{StoredParameters, Summary};
@@ -194,6 +193,8 @@ impl<'a> Walker<'a> {
                 value_span: call,
                 target_value: Value::unknown(),
                 grows: self.outermost_until(None),
+                grows_between_resets: None,
+                live_somewhere: false,
                 graph: GraphState::Unknown,
                 graph_then: self.graphs.state_of(&value),
                 built_there: self.is_built_in(&value, self.outermost_until(None)),
@@ -240,17 +241,5 @@ impl Value {
     /// Marks a value as a copy.
     pub(super) fn marked_copied(self) -> Self {
         if self.is(Flags::WEIGHTS) { self.with_flags(Flags::COPIED) } else { self }
-    }
-
-    /// Divisor of a loss that was not divided or changed before.
-    pub(super) fn divided_by(&self, divisor: &Self) -> Option<Divisor> {
-        let changed = self.is(Flags::DIVIDED) || self.is(Flags::OPAQUE) || !self.is(Flags::SCALAR);
-        match divisor.kind {
-            _ if changed => None,
-            Kind::Int(number) => Some(Divisor::Number(number)),
-            Kind::Number if divisor.is(Flags::LENGTH) => Some(Divisor::Length),
-            _ if divisor.is(Flags::BATCH_SIZE) => Some(Divisor::BatchSize),
-            _ => None,
-        }
     }
 }

@@ -40,6 +40,7 @@ impl<'a> Walker<'a> {
             method: None,
             receiver: None,
             function: None,
+            is_followed: false,
             target: Value::default(),
             arguments: vec![crate::facts::Argument {
                 name: None,
@@ -59,7 +60,7 @@ impl<'a> Walker<'a> {
     pub(super) fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {
         let owner = self.eval(&node.value);
         self.eval(&node.slice);
-        if let Some(loss) = self.differentiated_item(node) {
+        if let Some(loss) = self.differentiated_item(node, &owner) {
             return loss;
         }
         // Before PyTorch 0.4, `loss.data[0]` was the number.

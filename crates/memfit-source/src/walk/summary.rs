@@ -35,6 +35,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 parts: class.parts.clone(),
                 carries: class.carries.clone(),
                 is_frozen: class.is_frozen,
+                is_parameterless: class.is_parameterless,
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
@@ -94,6 +95,12 @@ impl<'a> Walker<'a> {
                 through: match &op.kind {
                     OpKind::Backward(backward) => through(&backward.loss),
                     _ => Vec::new(),
+                },
+                switch: match &op.kind {
+                    OpKind::RequireGrad { on: None } => {
+                        frame.parameters.iter().position(|id| op.graph.ids.contains(id))
+                    }
+                    _ => None,
                 },
                 grad: op.site.grad,
                 graph: op.graph.clone(),
@@ -263,6 +270,11 @@ impl<'a> Walker<'a> {
         let outside = self.frame.guard;
         for op in &summary.ops {
             let mut kind = op.kind.clone();
+            if let (OpKind::RequireGrad { on }, Some((_, given, _))) =
+                (&mut kind, op.switch.and_then(&argument))
+            {
+                *on = given.truth();
+            }
             if let OpKind::Backward(backward) = &mut kind {
                 let graph = through(&op.through);
                 self.mark_freed(&graph, backward, op.through.is_empty());

@@ -87,6 +87,13 @@ pub(super) const RETURNS_ITSELF: &[&str] =
 /// Maximum length of a name that identifies a model.
 const MAX_NAME: usize = 80;
 
+/// Returns `true` for the name of a pipeline of models, as of Diffusers: it records no gradients, and yields
+/// pictures or texts.
+fn is_pipeline(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
+    last == "pipe" || last.contains("pipeline") || last.ends_with("_pipe")
+}
+
 impl<'a> Walker<'a> {
     /// Origin of a model.
     pub(super) fn origin(&self, id: ModelId) -> Option<&Origin> {
@@ -290,7 +297,7 @@ impl<'a> Walker<'a> {
     /// other things with that are done with models only.
     pub(super) fn is_used_as_model(&mut self, name: &'a str) -> bool {
         let plain = name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
-        if !plain || name.is_empty() || name.len() > MAX_NAME {
+        if !plain || name.is_empty() || name.len() > MAX_NAME || is_pipeline(name) {
             return false;
         }
         if let Some(known) = self.used_as_models.get(name) {
@@ -308,8 +315,11 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns `true` for the variable of a loop that its function does not treat as a model: another
-    /// function may have a model of the same name.
+    /// function may have a model of the same name. A pipeline is no model either.
     pub(super) fn is_other_target(&self, name: &str) -> bool {
+        if is_pipeline(name) {
+            return true;
+        }
         let how = self.frame.env.get(name).map(|binding| binding.how);
         let Some(CounterBinding::Target(id)) = how else { return false };
         let over = self.slice(self.facts.loops[id.index()].iterable);
@@ -339,7 +349,7 @@ impl<'a> Walker<'a> {
             _ => None,
         };
         let Some(name) = name.filter(|name| name.starts_with("self.")) else { return Weights::default() };
-        let known = self.lookup(name).0;
+        let known = self.lookup(name.strip_suffix(".module").unwrap_or(name)).0;
         if known.is_module() { self.weights_of(name, &known) } else { Weights::default() }
     }
 
