@@ -92,7 +92,7 @@ fn rank_fixes(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
     fixes.sort_by_key(|(of_cause, fix)| {
         let enough = match fix.fits {
             // A larger GPU always helps, so it comes after every remedy that may be enough.
-            Some(true) if matches!(fix.apply, Apply::Card(_)) => 2,
+            Some(true) | None if matches!(fix.apply, Apply::Card(_)) => 2,
             Some(true) => 0,
             None => 1,
             Some(false) => 3,

@@ -77,10 +77,21 @@ const CARD_SIZES_GIB: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 
 fn larger_card(analysis: &Analysis<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
     let gib = CARD_SIZES_GIB.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
-    let how =
-        format!("a GPU with {gib} GiB or more (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)");
+    let timeline = &analysis.timeline;
+    // The first step creates the optimizer's state, so that the second may need more than the first.
+    let steady = timeline.steps_at(timeline.trouble.moment) >= 2;
+    let rest = if steady {
+        ""
+    } else {
+        ", for what was there when memory ran out; what a whole step needs is unknown"
+    };
+    let how = format!(
+        "a GPU with {gib} GiB or more{rest} (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)"
+    );
     let saves = analysis.short().unwrap_or(0);
-    modelled_fix(analysis, Lever::LargerCard, saves, how, Apply::Card(gib << 30))
+    let fix = modelled_fix(analysis, Lever::LargerCard, saves, how, Apply::Card(gib << 30));
+    let fits = fix.fits.filter(|fits| steady || !fits);
+    Fix { fits, ..fix }
 }
 
 fn shard(analysis: &Analysis<'_>, parameters: u64) -> Fix {

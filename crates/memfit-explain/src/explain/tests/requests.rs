@@ -163,7 +163,7 @@ fn less_than_the_request_need_not_be_enough_where_free_memory_is_in_pieces() {
     let explanation = on_card(&track, card, "").unwrap();
     let fits = |lever| explanation.fixes.iter().find(|fix| fix.lever == lever).map(|fix| fix.fits);
     assert_eq!(fits(Lever::Checkpointing), Some(None), "{:?}", explanation.fixes);
-    assert_eq!(fits(Lever::LargerCard), Some(Some(true)));
+    assert_eq!(fits(Lever::LargerCard), Some(None));
 }
 
 #[test]
@@ -286,4 +286,32 @@ fn the_figures_of_a_shortfall_add_up() {
         ),
         "{text}"
     );
+}
+
+#[test]
+fn how_large_a_gpu_must_be_is_known_from_the_second_step_on() {
+    let card = Card { limit: Some(4096 * MIB), ..Card::default() };
+    let larger = |steps| {
+        let mut run = Growing::default();
+        let placed = run.stack(&PLACED);
+        let forward = run.stack(&[
+            ("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2),
+            ("train.py", "train", 7),
+        ]);
+        run.alloc(placed, 512 * MIB, 512 * MIB);
+        for step in 1..=steps {
+            let activations = run.alloc(forward, 1024 * MIB, 1024 * MIB);
+            run.free(activations);
+            let totals = run.totals();
+            run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
+        }
+        run.alloc(forward, 3072 * MIB, 3072 * MIB);
+        let explanation = on_card(&run.fail(forward, 1024 * MIB), card.clone(), "").unwrap();
+        explanation.fixes.into_iter().find(|fix| fix.lever == Lever::LargerCard).unwrap()
+    };
+    for (steps, fits) in [(0, None), (1, None), (2, Some(true))] {
+        let fix = larger(steps);
+        assert_eq!(fix.fits, fits, "{steps} whole steps: {}", fix.how);
+        assert_eq!(fix.how.contains("what a whole step needs is unknown"), fits.is_none(), "{}", fix.how);
+    }
 }
