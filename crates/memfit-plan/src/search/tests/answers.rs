@@ -256,18 +256,6 @@ fn no_smaller_batch_is_advised_if_the_script_refuses_micro_batches() {
 }
 
 #[test]
-fn a_simpler_plan_that_runs_out_of_memory_on_the_gpu_is_not_chosen() {
-    // Without autocast, a step is hardly slower, and only a run on the GPU shows that it does not fit.
-    let fail = |candidate: &Candidate, room: Room, outcome: &mut Outcome| {
-        outcome.fits &= room == Room::Boundless || candidate.value(Lever::AutocastBf16).is_some();
-    };
-    let mut trial = Altered(Pretended { half_ms: 1.99, ..pretended() }, fail);
-    let answer = search(&mut trial, &limits(6 * GIB, Label::Precision)).unwrap().unwrap();
-    let chosen = answer.chosen.unwrap();
-    assert!(chosen.fits() && chosen.candidate.value(Lever::AutocastBf16).is_some(), "{chosen:?}");
-}
-
-#[test]
 fn memory_is_short_only_if_the_whole_batch_exceeds_the_budget() {
     // 1 GiB, 12 of activations, 4 of optimizer state, and 2 of gradients.
     let script = Pretended { state: 4 * GIB, trained: 2 * GIB, own_accumulation: 1, ..pretended() };
