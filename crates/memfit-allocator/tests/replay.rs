@@ -160,6 +160,21 @@ fn a_block_that_moved_is_found_out() {
 }
 
 #[test]
+fn a_failure_of_a_request_that_the_cache_could_have_served_is_found_out() {
+    let steps = vec![alloc(30 * MIB, 0), alloc(30 * MIB, 0), free(0), alloc(1000, 0)];
+    let snapshot = snapshot(&run("", steps), usize::MAX);
+    for (size, fails) in [(20 * MIB, false), (40 * MIB, true)] {
+        let mut snapshot = snapshot.clone();
+        let last = *snapshot.events.last().expect("there are events");
+        snapshot.events.push(TraceEvent { action: TraceAction::Oom, address: 0, size, ..last });
+        snapshot.traces[0].end += 1;
+        let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
+        let missed: Vec<TraceAction> = found.mismatches.iter().map(|mismatch| mismatch.action).collect();
+        assert_eq!(missed, if fails { vec![] } else { vec![TraceAction::Oom] }, "{size}");
+    }
+}
+
+#[test]
 fn a_track_says_what_it_does_not_know_and_keeps_what_was_recorded() {
     let steps = vec![alloc(1000, 0), alloc(30 * MIB, 0), free(0), alloc(2 * MIB, 1)];
     let allocator = run("", steps);

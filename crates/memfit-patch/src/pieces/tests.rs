@@ -56,6 +56,31 @@ fn a_piece_that_counts_within_its_forward_is_refused() {
 }
 
 #[test]
+fn a_sum_that_begins_anew_within_the_forward_pass_may_be_incremented() {
+    let text = round(
+        "with torch.autocast('cuda'):\n    total = 0\n    loss = F.cross_entropy(model(images), labels)\n    total += 1\nloss.backward()\noptimizer.step()\n",
+    );
+    assert!(text.contains("total += 1"), "{text}");
+}
+
+#[test]
+fn a_name_that_is_bound_again_after_the_step_is_not_joined() {
+    let text = round(
+        "out, extra = model(images)\nloss = F.cross_entropy(out, labels)\nloss.backward()\noptimizer.step()\nout, extra = None, None\nprint(out)\n",
+    );
+    assert!(!text.contains("torch.cat"), "{text}");
+}
+
+#[test]
+fn names_of_the_batch_may_begin_with_an_underscore() {
+    let plan = Plan::parse("micro_batch = 2\n", Path::new("memfit.plan.toml")).unwrap();
+    let body = "        loss = F.cross_entropy(model(_images), labels)\n        loss.backward()\n        optimizer.step()\n";
+    let patched = patch(&format!("{}{body}", HEAD.replace("images", "_images")), &plan);
+    assert_eq!(patched.left, [], "{}", patched.text);
+    assert!(patched.text.contains("in pieces((_images, labels), 2):"), "{}", patched.text);
+}
+
+#[test]
 fn a_loss_that_binds_tightly_stays_without_parentheses() {
     let check = |backward: &str, expected: &str| {
         let text =

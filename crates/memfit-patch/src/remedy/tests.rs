@@ -5,6 +5,7 @@ use crate::code::Ran;
 
 mod ahead;
 mod keepers;
+mod names;
 mod surroundings;
 
 const FILE: &str = "train.py";
@@ -270,7 +271,9 @@ fn a_scale_may_have_a_name_if_it_is_a_number() {
         ("scale = 1 / math.sqrt(q.size(-1))", "q @ k.mT * scale", Some("scale")),
         ("batch, length, width = q.shape", "q @ k.mT / width ** 0.5", Some("1 / (width ** 0.5)")),
         ("width = len(q) * 2", "q @ k.mT / math.sqrt(width)", Some("1 / math.sqrt(width)")),
+        ("rows, columns = other(q)\n        scale = 0.5", "q @ k.mT * scale", Some("scale")),
         ("scale = other(q)", "q @ k.mT * scale", None),
+        ("scale = -other\n        other = -scale", "q @ k.mT * scale", None),
         ("scale = 1 / d", "q @ k.mT * scale", None),
         ("batch, length, width = other(q)", "q @ k.mT / width ** 0.5", None),
         ("scale = 2.0\n        scale = other(q)", "q @ k.mT * scale", None),

@@ -65,6 +65,21 @@ fn a_sharded_training_starts_its_group_and_loads_its_part() {
 }
 
 #[test]
+fn the_command_that_starts_the_ranks_is_remarked() {
+    let eight = Parallel { shard: 8, ..Parallel::default() };
+    for (nodes, command) in [
+        (None, "`torchrun --standalone --nproc-per-node 8`"),
+        (Some(1), "`torchrun --standalone --nproc-per-node 8`"),
+        (Some(2), "`torchrun --nnodes 2 --nproc-per-node 4`"),
+    ] {
+        let mut plan = plan(eight);
+        plan.made_for.nodes = nodes;
+        let remarks = spread(SCRIPT, &plan, &["0".to_owned()]).remarks;
+        assert!(remarks.iter().any(|remark| remark.contains(command)), "{nodes:?}: {remarks:?}");
+    }
+}
+
+#[test]
 fn changes_that_a_few_lines_cannot_make_are_refused() {
     let eight = Parallel { shard: 8, ..Parallel::default() };
     let check = |text: &str, parallel: Parallel, why: &str| {

@@ -8,6 +8,7 @@ use super::*;
 use crate::plan::Expected;
 
 mod answers;
+mod levers;
 mod limit;
 mod optimum;
 mod spread;

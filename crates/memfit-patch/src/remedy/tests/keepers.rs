@@ -41,6 +41,12 @@ def main():
         .replace("self.memory.append((obs, reward))", "self.store(obs)")
         .replace("def main", "    def store(self, what):\n        self.memory.append(what)\n\ndef main");
     assert_eq!(keeper(&further, &["env.step(action)"]).as_deref(), Some("self.memory.append(what)"));
+    // A name that is bound to something else is another value.
+    assert_eq!(keeper(&REPLAY.replace("obs = following", "obs = make()"), &["env.step(action)"]), None);
+    // A line that was not reached computes nothing that is stored.
+    let read = |file: &str| (file == FILE).then(|| REPLAY.to_owned());
+    let code = code_of(REPLAY, &["def main"], &read);
+    assert_eq!(code.keeper(&sites(REPLAY, &["env.step(action)"])), None);
     // A name that two functions have is not followed.
     let twice = format!("{REPLAY}\ndef remember(obs, reward):\n    pass\n");
     assert_eq!(keeper(&twice, &["env.step(action)"]), None);
@@ -122,6 +128,12 @@ def main(names):
     // The last one is read after the loop.
     let read = GENERATOR.replace("print(table)", "print(held)");
     assert_eq!(dropped(&read), ["+        del features"]);
+    // An outer loop that binds the same name binds it again before it is read.
+    let nested = GENERATOR.replace(
+        "    for name, held in extract(names):\n        table",
+        "    for held in range(3):\n        for name, held in extract(names):\n            table",
+    );
+    assert_eq!(dropped(&nested), ["+        del features", "+            del held"]);
 }
 
 #[test]
@@ -138,4 +150,14 @@ fn an_object_that_holds_tensors_is_not_detached() {
     let text = training("entry = fold(out)\n        history.append(entry)", "") + NODE;
     let change = change_kept(&text, Lever::KeepOffTheCard, &["entry ="]).unwrap();
     assert_eq!(lines(&change)[1], "+        history.append(entry.detach().cpu())");
+}
+
+#[test]
+fn a_sum_that_a_backward_pass_goes_through_keeps_nothing() {
+    for (after, kept) in
+        [("print(total.item())", Some("total += out.mean()")), ("(total / 3).backward()", None)]
+    {
+        let text = training("total += out.mean()", after);
+        assert_eq!(keeper(&text, &["out = model"]).as_deref(), kept, "{after}");
+    }
 }

@@ -97,6 +97,21 @@ fn plans_within_memory() {
         ("much state, exact", heavy.clone(), linked(1e10, 6 * GIB, Label::Exact)),
         ("much state, anything", heavy, linked(1e10, 6 * GIB, Label::ChangesTraining)),
         (
+            "slightly slower with autocast",
+            Pretended {
+                batch: 1,
+                blocks: 9,
+                kept: GIB / 8,
+                fixed: 5 * GIB / 2,
+                trained: GIB / 2,
+                surprise: 3 * GIB / 4,
+                couples_samples: true,
+                half_ms: 2.02,
+                ..pretended()
+            },
+            limits(4 * GIB, Label::ChangesTraining),
+        ),
+        (
             "more than the model knows",
             Pretended { surprise: GIB, ..pretended() },
             limits(3 * GIB, Label::Precision),
@@ -167,4 +182,89 @@ fn an_interrupted_search_answers_with_what_it_has() {
         let _ = writeln!(all, "== after {patience} runs\n{}", said(&script, &limits));
     }
     insta::assert_snapshot!(all);
+}
+
+#[test]
+fn the_front_prefers_a_run_on_the_gpu_to_one_without_a_limit() {
+    let mut answer = search(&mut pretended(), &limits(6 * GIB, Label::Exact)).unwrap().unwrap();
+    let tried = |on_card: bool, fits: bool, device_upper: u64| Tried {
+        candidate: Candidate::as_is(),
+        outcome: Outcome {
+            fits,
+            peak: Expected { device_upper, step_ms: Some(10.0), ..Expected::default() },
+            ..Outcome::default()
+        },
+        on_card,
+    };
+    for (runs, shown) in [
+        ([tried(false, true, 5), tried(true, true, 4)], 4),
+        ([tried(true, true, 4), tried(false, true, 5)], 4),
+        ([tried(false, true, 5), tried(true, false, 3)], 5),
+        ([tried(true, false, 3), tried(false, true, 5)], 5),
+    ] {
+        answer.tried = runs.to_vec();
+        let front: Vec<u64> = answer.front().iter().map(|tried| tried.outcome.peak.device_upper).collect();
+        assert_eq!(front, [shown], "{runs:?}");
+    }
+}
+
+/// Training in which some candidates end differently.
+struct Altered<F>(Pretended, F);
+
+impl<F: Fn(&Candidate, Room, &mut Outcome)> Trial for Altered<F> {
+    type Error = ();
+
+    fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+        let mut outcome = self.0.run(candidate, room)?;
+        if let Some(outcome) = &mut outcome {
+            (self.1)(candidate, room, outcome);
+        }
+        Ok(outcome)
+    }
+}
+
+#[test]
+fn an_interrupted_search_does_not_choose_a_lever_that_was_refused() {
+    let refuse = |candidate: &Candidate, _: Room, outcome: &mut Outcome| {
+        if candidate.value(Lever::AutocastBf16).is_some() {
+            outcome.refused.push((Lever::AutocastBf16.name().to_owned(), "no bf16 here".to_owned()));
+        }
+    };
+    for patience in 3..9 {
+        // With autocast, the whole batch would fit and be the fastest.
+        let mut trial = Altered(Pretended { budget: 8 * GIB, patience, ..pretended() }, refuse);
+        let answer = search(&mut trial, &limits(8 * GIB, Label::Precision)).unwrap().unwrap();
+        let chosen = answer.chosen.map(|chosen| chosen.candidate);
+        assert!(
+            chosen.as_ref().is_none_or(|chosen| chosen.value(Lever::AutocastBf16).is_none()),
+            "after {patience} runs: {chosen:?}"
+        );
+    }
+}
+
+#[test]
+fn no_smaller_batch_is_advised_if_the_script_refuses_micro_batches() {
+    let refuse = |candidate: &Candidate, _: Room, outcome: &mut Outcome| {
+        if candidate.micro_batch.is_some() {
+            outcome.refused.push((Lever::MicroBatch.name().to_owned(), "no loader was found".to_owned()));
+        }
+    };
+    let script = Pretended { couples_samples: true, blocks: 1, kept: GIB, ..pretended() };
+    let answer = search(&mut Altered(script, refuse), &limits(6 * GIB, Label::Rounding)).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::DoesNotFit);
+    assert!(!answer.advice.iter().any(|advice| advice.contains("samples fit")), "{:?}", answer.advice);
+}
+
+#[test]
+fn memory_is_short_only_if_the_whole_batch_exceeds_the_budget() {
+    // 1 GiB, 12 of activations, 4 of optimizer state, and 2 of gradients.
+    let script = Pretended { state: 4 * GIB, trained: 2 * GIB, own_accumulation: 1, ..pretended() };
+    for (budget, short) in [(19 * GIB, false), (19 * GIB - 1, true)] {
+        let mut script = Pretended { budget, ..script.clone() };
+        let limits = Limits { global_batch: Some(128), link: Some(1e10), ..limits(budget, Label::Exact) };
+        let answer = search(&mut script, &limits).unwrap().unwrap();
+        let tried =
+            answer.tried.iter().any(|tried| tried.candidate.value(Lever::HostOptimizerState).is_some());
+        assert_eq!(tried, short, "{budget}: {}", text(&answer));
+    }
 }

@@ -206,6 +206,121 @@ fn combinations_of_levers_and_micro_batches() {
     insta::assert_snapshot!(all);
 }
 
+/// Plans in which a combination of levers makes room for a number of micro-batches that was never run.
+#[test]
+fn combinations_whose_time_only_a_run_shows() {
+    let mut all = String::new();
+    for (name, max_ratio, mut trial) in [
+        (
+            "two micro-batches are faster than predicted",
+            MAX_RATIO,
+            Small {
+                blocks: vec![(50, 1_344_658), (4, 3_604_441)],
+                times: vec![100.0, 101.2, 130.2],
+                fixed: 349,
+                budget: 335,
+                paying: vec![
+                    (Lever::Adafactor, 4, 4.0),
+                    (Lever::PureBf16, 9, 2.0),
+                    (Lever::Bf16OptimizerState, 33, 1.0),
+                    (Lever::EightBitOptimizer, 34, 1.0),
+                ],
+            },
+        ),
+        (
+            "a lever saves more with recomputation, and another one before",
+            // The smallest micro-batches with less recomputation would be faster, and are never run.
+            1.05,
+            Small {
+                blocks: vec![(36, 2_173_701)],
+                times: vec![100.0, 101.3, 101.7, 151.7, 152.1, 152.4, 152.5, 153.0],
+                fixed: 353,
+                budget: 338,
+                paying: vec![
+                    (Lever::HostOptimizerState, 6, 6.0),
+                    (Lever::OptimizerInBackward, 34, 0.0),
+                    (Lever::PureBf16, 27, 2.0),
+                    (Lever::Bf16OptimizerState, 39, 7.0),
+                ],
+            },
+        ),
+        (
+            "no combination could be faster",
+            MAX_RATIO,
+            Small {
+                blocks: vec![(36, 2_794_374), (45, 6_387_207)],
+                times: vec![100.0, 100.4, 101.0],
+                fixed: 313,
+                budget: 463,
+                paying: vec![(Lever::HostOptimizerState, 27, 3.0), (Lever::PureBf16, 3, 7.0)],
+            },
+        ),
+        (
+            "the first and the third lever fit together",
+            MAX_RATIO,
+            Small {
+                blocks: vec![(13, 2_348_700)],
+                times: vec![135.0, 136.0],
+                fixed: 952,
+                budget: 727,
+                paying: vec![
+                    (Lever::HostOptimizerState, 144, 21.0),
+                    (Lever::OptimizerInBackward, 127, -5.0),
+                    (Lever::EightBitOptimizer, 130, 7.0),
+                ],
+            },
+        ),
+    ] {
+        let best = trial.best().unwrap();
+        let limits = asked(trial.budget);
+        let answer = search(&mut trial, &limits).unwrap().unwrap();
+        let found = milliseconds(&answer.chosen.as_ref().unwrap().outcome);
+        assert!(found <= best * max_ratio, "{name}: {found} instead of {best}");
+        let _ = writeln!(all, "== {name}\n{}", super::answers::text(&answer));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn combinations_that_do_not_add_up_are_given_up_after_a_few_runs() {
+    /// Training in which two levers save no more than none.
+    struct Alone(Small);
+    impl Trial for Alone {
+        type Error = ();
+        fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+            let mut outcome = self.0.run(candidate, room)?;
+            if let Some(outcome) = outcome.as_mut().filter(|_| combined(&self.0, candidate).len() > 1) {
+                outcome.peak.device_upper = self.0.fixed * 2;
+                outcome.fits = room == Room::Boundless;
+            }
+            Ok(outcome)
+        }
+    }
+    fn combined(script: &Small, candidate: &Candidate) -> Vec<Lever> {
+        let levers = script.paying.iter().map(|(lever, ..)| *lever);
+        levers.filter(|lever| candidate.value(*lever).is_some()).collect()
+    }
+    let script = Small {
+        blocks: vec![(100, 50_000_000); 4],
+        times: vec![100.0],
+        fixed: 1_000,
+        budget: 1_290,
+        paying: vec![
+            (Lever::HostOptimizerState, 80, 5.0),
+            (Lever::OptimizerInBackward, 75, 4.0),
+            (Lever::PureBf16, 70, 3.0),
+            (Lever::Bf16OptimizerState, 65, 2.0),
+            (Lever::EightBitOptimizer, 60, 1.0),
+        ],
+    };
+    let limits = Limits { has_bf16: true, ..asked(script.budget) };
+    let answer = search(&mut Alone(script.clone()), &limits).unwrap().unwrap();
+    assert_eq!(answer.verdict, Verdict::FitsWithPlan);
+    let sets = answer.tried.iter().map(|tried| combined(&script, &tried.candidate));
+    let sets: std::collections::BTreeSet<Vec<Lever>> = sets.filter(|set| set.len() > 1).collect();
+    assert_eq!(sets.len(), 4, "{sets:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
     #[test]

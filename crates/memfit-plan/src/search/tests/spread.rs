@@ -330,6 +330,40 @@ fn plans_that_do_not_fit_on_the_last_rank_are_replaced_by_the_next() {
     }
 }
 
+#[test]
+fn a_model_too_large_for_any_way_to_spread_it_is_searched_on_one_gpu() {
+    let mut world = World { model: 400 * GIB, batch: 8, ..World::new() };
+    let answer = spread(&mut world, 1);
+    assert_eq!(answer.verdict, Verdict::DoesNotFit);
+    assert_eq!(why(&answer), "no way to spread it could be run");
+    // The levers were searched for nevertheless.
+    let considered = |rejected: &Rejected| rejected.why.contains("it is not enough");
+    assert!(answer.rejected.iter().any(considered), "{:?}", answer.rejected);
+}
+
+#[test]
+fn an_interrupted_run_of_the_last_rank_ends_the_search() {
+    struct Interrupted(World);
+    impl Trial for Interrupted {
+        type Error = ();
+        fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+            self.0.run(candidate, room)
+        }
+    }
+    impl RankTrial for Interrupted {
+        fn run_rank(&mut self, _: &Candidate, _: Room, _: u32) -> Result<Option<Outcome>, ()> {
+            Ok(None)
+        }
+    }
+    let world = World { model: GIB, ..World::new() };
+    let limits = asked(&world, Label::Precision);
+    let machines = Machines { gpus: 8, count: 1 };
+    let answer = search_spread(&mut Interrupted(world), &limits, machines).unwrap().unwrap();
+    assert!(answer.interrupted && answer.chosen.is_none(), "{answer:?}");
+    let on_card = answer.tried.iter().filter(|tried| tried.on_card && tried.candidate.parallel.is_some());
+    assert_eq!(on_card.count(), 1, "nothing runs after the interrupt");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

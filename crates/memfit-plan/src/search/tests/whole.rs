@@ -234,6 +234,33 @@ fn the_whole_model_is_divided_further_where_a_share_of_its_blocks_would_do() {
 }
 
 #[test]
+fn a_division_of_the_whole_model_that_did_not_fit_is_followed_by_the_next() {
+    /// Training whose compiled model needs more memory than predicted, unless in three micro-batches.
+    struct Rough(Fused);
+    impl Trial for Rough {
+        type Error = ();
+        fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, ()> {
+            let whole = candidate.value(Lever::Compile) == Some(&Value::default());
+            let mut outcome = self.0.run(candidate, room)?;
+            if let Some(outcome) = &mut outcome {
+                outcome.fits &= room == Room::Boundless || !whole || candidate.pieces > 2;
+            }
+            Ok(outcome)
+        }
+    }
+    let script = Fused { times: [1000.0, 800.0, 780.0], each: 20.0, again: [10.0, 100.0], ..fused() };
+    let limits = Limits { compiles: true, budget: script.budget, most_runs: 60, ..Limits::default() };
+    let found = search(&mut Rough(script), &limits).unwrap().unwrap();
+    let whole = found.tried.iter().filter(|tried| {
+        tried.on_card
+            && tried.candidate.value(Lever::Compile) == Some(&Value::default())
+            && tried.candidate.value(Lever::ActivationBudget).is_none()
+    });
+    let pieces: Vec<u64> = whole.map(|tried| tried.candidate.pieces).collect();
+    assert_eq!(pieces, [1, 2, 3]);
+}
+
+#[test]
 fn no_share_where_random_numbers_would_be_drawn_anew() {
     let mut trial = Fused { draws: true, each: 200.0, again: [5.0, 5.0], ..fused() };
     let found = answer(&mut trial);
