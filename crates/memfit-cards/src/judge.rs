@@ -396,7 +396,7 @@ impl Judge {
             .map(|(need, cards)| {
                 let own = cards[0].clone();
                 let own = if need.is_unlimited() { own.with_memory(UNLIMITED) } else { own };
-                Request { beside: cards.clone(), ..self.request_on(own) }
+                Request { estimated: cards.clone(), ..self.request_on(own) }
             })
             .collect();
         let performed = self.perform(rehearsal, &requests, &runs)?;

@@ -37,7 +37,8 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
     } else {
         virtual_card(&gpu, memory, catalogue)?
     };
-    let (other_processes, others) = other_processes(args.other_processes.or(settings.other_processes), &card);
+    let (other_processes, other_processes_origin) =
+        other_processes(args.other_processes.or(settings.other_processes), &card);
     let lone_rank = LoneRank::new(args.rank, args.world_size, &card)?;
     let asked = args.steps.or(settings.steps);
     let steps = asked.unwrap_or(DEFAULT_STEPS);
@@ -55,7 +56,7 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
         sizes: args.sizes.or(settings.sizes).unwrap_or_default(),
         synthetic: synthetic(&args.script, settings),
         other_processes,
-        others,
+        other_processes_origin,
         planned: args.plan.as_deref().map(Plan::read).transpose()?.map(|plan| planned(&plan, steps)),
         output: args.output,
         show_output: args.show_output || settings.show_output,
@@ -63,7 +64,7 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
         keep: args.keep,
         prove: !args.no_prove,
         measure_loader: None,
-        beside: Vec::new(),
+        estimated: Vec::new(),
         command: args.command.words,
     })
 }
@@ -109,11 +110,11 @@ pub(crate) fn to_plan(
         }
         card => card,
     };
-    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    let (other_processes, other_processes_origin) = other_processes(settings.other_processes, &card);
     Ok(Request {
         synthetic: synthetic(&args.script, settings),
         other_processes,
-        others,
+        other_processes_origin,
         ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words)
     })
 }
@@ -127,13 +128,13 @@ pub(crate) fn to_compare(
     let any = catalogue.devices().first().ok_or(CliError::NoCardLeft)?.clone();
     let card = Card::Virtual(Box::new(any), 1);
     let asked = args.steps.or(settings.steps.filter(|steps| *steps > 0));
-    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    let (other_processes, other_processes_origin) = other_processes(settings.other_processes, &card);
     Ok(Request {
         steps: asked.unwrap_or(DEFAULT_STEPS),
         forward_steps: asked.unwrap_or(0),
         synthetic: synthetic(&args.script, settings),
         other_processes,
-        others,
+        other_processes_origin,
         ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words.clone())
     })
 }
@@ -153,14 +154,14 @@ pub(crate) fn to_track(
         return Err(CliError::CiForLocal);
     }
     let card = virtual_card(&choice, None, catalogue)?;
-    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    let (other_processes, other_processes_origin) = other_processes(settings.other_processes, &card);
     let asked = script.steps.or(settings.steps.filter(|steps| *steps > 0));
     Ok(Request {
         steps: asked.unwrap_or(DEFAULT_STEPS),
         forward_steps: asked.unwrap_or(0),
         synthetic: synthetic(&args.script, settings),
         other_processes,
-        others,
+        other_processes_origin,
         show_output: settings.show_output,
         ..of_a_few_steps(
             card,
@@ -182,12 +183,12 @@ pub(crate) fn to_shrink(
     }
     let card = virtual_card(gpu, args.memory, catalogue)?;
     let asked = args.steps.or(settings.steps.filter(|steps| *steps > 0));
-    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    let (other_processes, other_processes_origin) = other_processes(settings.other_processes, &card);
     Ok(Request {
         steps: asked.unwrap_or(DEFAULT_STEPS),
         synthetic: synthetic(&args.script, settings),
         other_processes,
-        others,
+        other_processes_origin,
         ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words.clone())
     })
 }
@@ -215,7 +216,7 @@ fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) 
         sizes: Sizes::default(),
         synthetic: Synthetic::default(),
         other_processes: 0,
-        others: Origin::Stated,
+        other_processes_origin: Origin::Stated,
         planned: None,
         output: None,
         show_output: false,
@@ -223,7 +224,7 @@ fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) 
         keep: false,
         prove: false,
         measure_loader: None,
-        beside: Vec::new(),
+        estimated: Vec::new(),
         command,
     }
 }

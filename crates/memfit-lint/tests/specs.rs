@@ -177,3 +177,30 @@ fn bad_examples_of_a_page_are_found_and_good_ones_are_not() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Outputs that a loop collects keep the graphs of all passes, not of two.
+#[test]
+fn evaluation_that_collects_its_outputs_keeps_every_pass() {
+    let config = Config { select: vec!["eval-without-no-grad".to_owned()], ..Config::default() };
+    let message = |body: &str| {
+        let text = format!(
+            "import torch\n\ndef evaluate(model, loader):\n    model.eval()\n    preds = []\n    for x in loader:\n{body}    return preds\n"
+        );
+        let source = check_source(Path::new("spec.py"), &text, &config).unwrap();
+        assert_eq!(source.findings.len(), 1, "{text}");
+        source.findings[0].message.clone()
+    };
+    for body in [
+        "        preds.append(model(x))\n",
+        "        out = model(x)\n        preds.append(out)\n",
+        "        preds.append(model(x).softmax(1))\n",
+    ] {
+        assert!(message(body).contains("`preds` keeps the activations of every pass"), "{}", message(body));
+    }
+    for body in [
+        "        out = model(x)\n        preds.append(out.detach())\n",
+        "        out = model(x)\n        preds.append(out.argmax(1).tolist())\n",
+    ] {
+        assert!(message(body).contains("up to two passes"), "{}", message(body));
+    }
+}

@@ -328,12 +328,7 @@ impl<'a> Draft<'a> {
 
     /// Edits that insert environment variables, imports and functions at the top of the file.
     fn insert_at_top(&self) -> Vec<Edit> {
-        let imported = |module: &str| {
-            let wanted = format!("import {module}");
-            self.statements.iter().any(|statement| {
-                statement.kind == StatementKind::Import && statement.span.slice(self.text) == wanted
-            })
-        };
+        let imported = |module: &str| self.statements.iter().any(|statement| statement.imports(module));
         let mut edits = Vec::new();
         let imports: Vec<&Statement> =
             self.statements.iter().filter(|each| each.kind == StatementKind::Import).collect();

@@ -190,13 +190,7 @@ impl Edits {
     /// Adds `import MODULE` at the top of the file if it is missing.
     fn import(&mut self, script: &Script, module: &str) {
         let imports = || script.statements.iter().filter(|each| each.kind == StatementKind::Import);
-        // `import torch.nn` also binds `torch`; a submodule must be imported itself.
-        let binds = |known: &String| {
-            known == module
-                || !module.contains('.')
-                    && known.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
-        };
-        if imports().any(|each| each.modules.iter().any(binds)) {
+        if imports().any(|each| each.imports(module)) {
             return;
         }
         let of_torch = imports().find(|each| script.slice(each.span).contains("torch"));

@@ -93,6 +93,21 @@ fn a_loaders_batches_are_cut() {
 }
 
 #[test]
+fn an_import_is_not_repeated_where_another_binds_the_module() {
+    for import in ["import torch, torch.nn as nn", "import os, torch", "import torch.utils.data"] {
+        let patched =
+            patch(&LOADER.replacen("import torch", import, 1), &levers(None, &[("autocast-bf16", "true")]));
+        assert_eq!(patched.left, []);
+        assert!(!patched.text.contains("\nimport torch\n"), "{}", patched.text);
+    }
+    let patched = patch(
+        &LOADER.replacen("import torch", "import torch as t", 1),
+        &levers(None, &[("autocast-bf16", "true")]),
+    );
+    assert!(patched.text.contains("\nimport torch\n"), "{}", patched.text);
+}
+
+#[test]
 fn losses_are_scaled_where_fp16_needs_it() {
     let patched = patch(LOADER, &levers(None, &[("autocast-fp16", "true"), ("foreach-off", "true")]));
     assert_eq!(patched.left, []);

@@ -15,11 +15,11 @@ struct SettingsCall<'a> {
 
 /// Writes the levers that the library has settings for. Returns the levers handled, applied or not.
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
-    // A loop in the script is edited itself. With Accelerate the loop is in the script, but model and
-    // optimizer are wrapped by its settings.
+    // If the script has its own training loop, the loop is edited instead. Accelerate is the exception: the
+    // loop is in the script, but the library's settings apply to the model and the optimizer.
     let own_loop = draft.training.is_some();
-    let place = match settings_call(draft) {
-        Some(Ok(place)) if !own_loop || place.framework == Framework::Accelerate => place,
+    let settings = match settings_call(draft) {
+        Some(Ok(found)) if !own_loop || found.framework == Framework::Accelerate => found,
         Some(Err(why)) if !own_loop => {
             draft.remark(&why);
             return Vec::new();
@@ -28,9 +28,9 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
     };
     let mut set_levers: Vec<Lever> = Vec::new();
     let mut added = String::new();
-    let words = framework_settings(place.framework, plan).into_iter();
-    for (name, value, lever) in words.filter(|(_, _, lever)| !own_loop || *lever != Lever::MicroBatch) {
-        if lever == Lever::MicroBatch && place.framework != Framework::Transformers {
+    let arguments = framework_settings(settings.framework, plan).into_iter();
+    for (name, value, lever) in arguments.filter(|(_, _, lever)| !own_loop || *lever != Lever::MicroBatch) {
+        if lever == Lever::MicroBatch && settings.framework != Framework::Transformers {
             draft.left.push(Left {
                 lever,
                 why: format!("the loader's batch size has to be reduced together with `{name}={value}`"),
@@ -38,7 +38,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
             set_levers.push(lever);
             continue;
         }
-        match place.call.keyword(name) {
+        match settings.call.keyword(name) {
             Some(argument) => {
                 draft.edits.push(Edit { span: argument.span, text: format!("{name}={value}") });
             }
@@ -56,25 +56,25 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
         }
     }
     if !added.is_empty() {
-        draft.edits.push(draft.facts.add_argument(place.call, added.trim_start_matches(", ")));
+        draft.edits.push(draft.facts.add_argument(settings.call, added.trim_start_matches(", ")));
     }
     set_levers
 }
 
 /// The single call that creates the settings. With several calls, returns the reason why none can be changed.
 fn settings_call<'a>(draft: &Draft<'a>) -> Option<Result<SettingsCall<'a>, Why>> {
-    let mut found: Vec<SettingsCall<'a>> = draft
+    let mut calls: Vec<SettingsCall<'a>> = draft
         .facts
         .calls
         .iter()
         .filter_map(|call| Some(SettingsCall { framework: framework(call.path.as_deref()?)?, call }))
         .collect();
-    found.dedup_by_key(|place| place.call.span);
-    let place = found.pop()?;
-    if found.is_empty() {
-        return Some(Ok(place));
+    calls.dedup_by_key(|settings| settings.call.span);
+    let settings = calls.pop()?;
+    if calls.is_empty() {
+        return Some(Ok(settings));
     }
-    Some(Err(format!("the script sets `{}` in several places", place.framework.taker())))
+    Some(Err(format!("the script sets `{}` in several places", settings.framework.taker())))
 }
 
 /// Library whose trainer takes its settings from this class.

@@ -105,7 +105,7 @@ pub enum OpenError {
         why: String,
     },
     /// The file is a text without an out-of-memory error.
-    #[error("there is no out-of-memory error in this text of {lines} lines")]
+    #[error("it contains no out-of-memory error ({lines} {})", if *lines == 1 { "line" } else { "lines" })]
     NoError {
         /// Number of lines searched.
         lines: u64,
@@ -123,7 +123,7 @@ impl OpenError {
             Self::Recording(error) => error.hint(),
             Self::Packed(_) => Some("unpack it first, or compress it with gzip, zstd or xz"),
             Self::NoError { .. } => Some(
-                "`memfit explain` reads a log with an `OutOfMemoryError`, from the traceback on; other verbs need a recording or a snapshot",
+                "`memfit explain` needs a log with the traceback of an `OutOfMemoryError`; other verbs need a recording or a snapshot",
             ),
             Self::Unknown | Self::Empty => Some(
                 "memfit reads memory snapshots of PyTorch, its own recordings, profiler traces, exports of Nsight Systems, and logs",

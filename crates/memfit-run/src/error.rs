@@ -181,7 +181,7 @@ impl RunError {
             }
             Self::CommandNotFound { looked, .. } => vec![format!("looked in {}", list(looked))],
             Self::ScriptNotFound { .. } => {
-                vec!["paths are relative to the current directory, as for the interpreter".to_owned()]
+                vec!["paths are relative to the current directory".to_owned()]
             }
             Self::UnsupportedSystem { .. } => {
                 vec!["on macOS, `memfit run` starts a container; on Windows, use memfit in WSL2".to_owned()]

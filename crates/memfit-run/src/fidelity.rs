@@ -66,7 +66,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
         notes.extend(outside::notes(device, facts));
     }
     if request.other_processes > 0 {
-        let how = match request.others {
+        let how = match request.other_processes_origin {
             Origin::Calibrated => "assumed, as at calibration,",
             _ => "assumed",
         };

@@ -86,7 +86,7 @@ fn others(request: &Request, bytes: u64) -> OutsidePart {
                 _ => "memory of the run's processes other than the fullest one's segments",
             },
         ),
-        Some(source) if request.others == Origin::Calibrated => {
+        Some(source) if request.other_processes_origin == Origin::Calibrated => {
             exact(NAME, bytes, Origin::Calibrated, source)
         }
         _ => exact(NAME, bytes, Origin::Stated, "`--other-processes`"),

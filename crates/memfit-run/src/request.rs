@@ -131,8 +131,8 @@ pub struct Request {
     pub synthetic: Synthetic,
     /// Bytes that other programs hold on each virtual device.
     pub other_processes: u64,
-    /// Source of that figure.
-    pub others: Origin,
+    /// Origin of `other_processes`.
+    pub other_processes_origin: Origin,
     /// Changes applied to the training from outside; `None` if it is only observed.
     pub planned: Option<Planned>,
     /// File for the recording.
@@ -149,7 +149,7 @@ pub struct Request {
     /// steps; `None` to skip that.
     pub measure_loader: Option<Duration>,
     /// GPUs for which step times are estimated during the run; the run's own comes first.
-    pub beside: Vec<Device>,
+    pub estimated: Vec<Device>,
     /// Command as typed.
     pub command: Vec<OsString>,
 }

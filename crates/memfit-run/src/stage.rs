@@ -223,7 +223,7 @@ fn setup(request: &Request, overhead: Option<&Overhead>, values: ValuePolicy) ->
         clock: request.clock,
         host_time: request.host_time,
         measure_loader_ms: request.measure_loader.map_or(0, |each| each.as_millis() as u64),
-        beside: request.beside.clone(),
+        beside: request.estimated.clone(),
         ..Setup::new(cards)
     }
 }

@@ -368,8 +368,9 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         Numbers::Untried | Numbers::Harmless | Numbers::NeedsMore(_) => None,
     };
     if let Some(depends) = depends.filter(|_| !evidence.chosen) {
-        let message =
-            format!("It fits with the values that were assumed where only a GPU can compute them, {depends}");
+        let message = format!(
+            "It fits with the values that were assumed for numbers that only a GPU can compute, {depends}"
+        );
         let hint = match evidence.numbers {
             Numbers::Unfinished if evidence.more_time_helps => {
                 "allow more time with `--timeout`; `--sizes 1` gives the verdict for the assumed values"

@@ -118,7 +118,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::Lora, Given::Count(16))],
         affects: Affects::Both,
         how: "memfit.shrink.lora(model, optimizer, rank=16)",
-        note: "for pretrained weights; merged adapters add nothing to inference",
+        note: "needs pretrained weights; merged adapters add nothing to inference",
     },
     Technique {
         name: "dora",
@@ -126,7 +126,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::Dora, Given::Count(16))],
         affects: Affects::Both,
         how: "memfit.shrink.dora(model, optimizer, rank=16)",
-        note: "for pretrained weights; the full weight is built in each forward pass",
+        note: "needs pretrained weights; the full weight is built in each forward pass",
     },
     Technique {
         name: "qlora",
@@ -134,7 +134,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::Lora, Given::Count(16)), (Lever::QuantizedBase, Given::Word("4-bit"))],
         affects: Affects::Both,
         how: "memfit.shrink.qlora(model, optimizer, rank=16, bits=4)",
-        note: "for pretrained weights; weights are dequantized where they are used, which takes time",
+        note: "needs pretrained weights; weights are dequantized where they are used, which takes time",
     },
     Technique {
         name: "qlora-8-bit",
@@ -142,7 +142,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::Lora, Given::Count(16)), (Lever::QuantizedBase, Given::Word("8-bit"))],
         affects: Affects::Both,
         how: "memfit.shrink.qlora(model, optimizer, rank=16, bits=8)",
-        note: "for pretrained weights; weights are dequantized where they are used, which takes time",
+        note: "needs pretrained weights; weights are dequantized where they are used, which takes time",
     },
     Technique {
         name: "peft-qlora",
@@ -150,7 +150,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::PeftQlora, Given::Count(16))],
         affects: Affects::Both,
         how: "memfit.shrink.peft_qlora(model, optimizer, rank=16)",
-        note: "for pretrained weights; saved with peft",
+        note: "needs pretrained weights; saved with peft",
     },
     Technique {
         name: "torchao-qlora",
@@ -158,7 +158,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::TorchaoQlora, Given::Count(16))],
         affects: Affects::Both,
         how: "memfit.shrink.torchao_qlora(model, optimizer, rank=16)",
-        note: "for pretrained weights; saved with peft, which cannot merge these adapters",
+        note: "needs pretrained weights; saved with peft, which cannot merge these adapters",
     },
     Technique {
         name: "train-head",
@@ -166,7 +166,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::TrainOnly, Given::Word("head"))],
         affects: Affects::Training,
         how: "memfit.shrink.train_only(model, \"head\", optimizer)",
-        note: "for pretrained weights",
+        note: "needs pretrained weights",
     },
     Technique {
         name: "train-last-blocks",
@@ -174,7 +174,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::TrainOnly, Given::Word("last-2-blocks"))],
         affects: Affects::Training,
         how: "memfit.shrink.train_only(model, \"last-2-blocks\", optimizer)",
-        note: "for pretrained weights",
+        note: "needs pretrained weights",
     },
     Technique {
         name: "train-biases",
@@ -182,7 +182,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::TrainOnly, Given::Word("biases"))],
         affects: Affects::Training,
         how: "memfit.shrink.train_only(model, \"biases\", optimizer)",
-        note: "for pretrained weights; the backward pass still runs through all layers",
+        note: "needs pretrained weights; the backward pass still runs through all layers",
     },
     Technique {
         name: "train-norms",
@@ -190,7 +190,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::TrainOnly, Given::Word("norms"))],
         affects: Affects::Training,
         how: "memfit.shrink.train_only(model, \"norms\", optimizer)",
-        note: "for pretrained weights; the backward pass still runs through all layers",
+        note: "needs pretrained weights; the backward pass still runs through all layers",
     },
     Technique {
         name: "8-bit-optimizer",

@@ -80,7 +80,7 @@ pub struct Location {
     pub column: u32,
 }
 
-/// Error while the Python of a document is located.
+/// Error while extracting the Python code of a document.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
@@ -106,10 +106,10 @@ impl Snippet {
         }
     }
 
-    /// Translates edits of the snippet to edits of `file`; `about` is the span of the finding.
-    pub fn file_edits(&self, edits: &[Edit], about: Span, file: &str) -> Result<Vec<Edit>, EditError> {
+    /// Translates edits of the snippet to edits of `file`; `finding` is the span of the finding.
+    pub fn file_edits(&self, edits: &[Edit], finding: Span, file: &str) -> Result<Vec<Edit>, EditError> {
         match &self.map {
-            Map::Notebook(map) => map.edits(edits, about, &self.text, file),
+            Map::Notebook(map) => map.edits(edits, finding, &self.text, file),
             _ => edits
                 .iter()
                 .map(|edit| {
@@ -120,7 +120,7 @@ impl Snippet {
         }
     }
 
-    /// Indents the further lines of a text like the Markdown block that contains it.
+    /// Indents all lines but the first to the depth of the enclosing Markdown block.
     fn indented(&self, text: &str, span: Span) -> String {
         match &self.map {
             Map::Lines(lines) => {

@@ -63,6 +63,16 @@ pub enum StatementKind {
 }
 
 impl Statement {
+    /// Returns `true` for an import that binds a module under its own name. `import torch.nn` also binds
+    /// `torch`; a submodule must be imported itself.
+    pub fn imports(&self, module: &str) -> bool {
+        self.modules.iter().any(|name| {
+            name == module
+                || !module.contains('.')
+                    && name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
+        })
+    }
+
     /// Lists of statements in it.
     pub fn suites(&self) -> impl Iterator<Item = &[Self]> {
         std::iter::once(self.body.as_slice()).chain(self.others.iter().map(Vec::as_slice))

@@ -8,23 +8,26 @@ import torch
 
 
 def scores(equation: str, operands: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return queries and keys as (batch…, rows, features) if the equation is their product with the keys'
-    rows last, else `None`.
+    """Recognise `scores = queries @ keysᵀ`. Return queries and keys, both permuted to (batch…, rows,
+    features); `None` if the equation is something else.
     """
     read = _read(equation, operands)
     if read is None:
         return None
-    (one, first), (other, second), out = read
-    rows, columns = _only(one, other), _only(other, one)
-    over = [letter for letter in one if letter in other and letter not in out]
-    if len(rows) != 1 or len(columns) != 1 or len(over) != 1:
+    (left, queries), (right, keys), out = read
+    rows, columns = _only(left, right), _only(right, left)
+    contracted = [letter for letter in left if letter in right and letter not in out]
+    if len(rows) != 1 or len(columns) != 1 or len(contracted) != 1:
         return None
-    batch = [letter for letter in out if letter in one and letter in other]
+    batch = [letter for letter in out if letter in left and letter in right]
     if out == [*batch, *columns, *rows]:
-        (one, first), (other, second), rows, columns = (other, second), (one, first), columns, rows
+        (left, queries), (right, keys), rows, columns = (right, keys), (left, queries), columns, rows
     if out != [*batch, *rows, *columns]:
         return None
-    return _ordered(first, one, [*batch, *rows, *over]), _ordered(second, other, [*batch, *columns, *over])
+    return (
+        _ordered(queries, left, [*batch, *rows, *contracted]),
+        _ordered(keys, right, [*batch, *columns, *contracted]),
+    )
 
 
 def attended(equation: str, weights: int, operands: tuple[Any, ...]) -> tuple[torch.Tensor, list[int]] | None:
@@ -35,18 +38,14 @@ def attended(equation: str, weights: int, operands: tuple[Any, ...]) -> tuple[to
     if read is None:
         return None
     pairs, out = read[:2], read[2]
-    (mine, _), (other, values) = pairs[weights], pairs[1 - weights]
-    *batch, rows, over = mine
-    features = _only(other, mine)
-    whole = [*batch, over, *features]
-    if (
-        len(features) != 1
-        or sorted(other) != sorted(whole)
-        or sorted(out) != sorted([*batch, rows, *features])
-    ):
+    (weight_letters, _), (value_letters, values) = pairs[weights], pairs[1 - weights]
+    *batch, rows, contracted = weight_letters
+    features = _only(value_letters, weight_letters)
+    expected = [*batch, contracted, *features]
+    result = [*batch, rows, *features]
+    if len(features) != 1 or sorted(value_letters) != sorted(expected) or sorted(out) != sorted(result):
         return None
-    made = [*batch, rows, *features]
-    return _ordered(values, other, whole), [made.index(letter) for letter in out]
+    return _ordered(values, value_letters, expected), [result.index(letter) for letter in out]
 
 
 Operand = tuple[list[str], torch.Tensor]
@@ -70,8 +69,8 @@ def _read(equation: str, operands: tuple[Any, ...]) -> tuple[Operand, Operand, l
     return (list(terms[0]), operands[0]), (list(terms[1]), operands[1]), list(out)
 
 
-def _only(one: list[str], other: list[str]) -> list[str]:
-    return [letter for letter in one if letter not in other]
+def _only(letters: list[str], excluded: list[str]) -> list[str]:
+    return [letter for letter in letters if letter not in excluded]
 
 
 def _ordered(tensor: torch.Tensor, letters: list[str], wanted: list[str]) -> torch.Tensor:

@@ -1,5 +1,6 @@
-//! Pools of events. Traces up to PyTorch 2.11 do not contain them; the segments at the end do, which
-//! determines the pool of their addresses since their allocation.
+//! Memory pool of each trace event. Traces written before PyTorch 2.12 do not record it. It is derived from
+//! the final segments: an event belongs to the pool of the segment at its address, from that segment's
+//! allocation on.
 
 use std::collections::BTreeMap;
 
@@ -41,28 +42,27 @@ impl<'trace> Pools<'trace> {
             })
             .collect();
         if !ranges.is_empty() {
-            for (place, event) in snapshot.trace(device).iter().enumerate() {
-                // The address space of an expandable segment stays with one pool, also for pages mapped
-                // later.
+            for (index, event) in snapshot.trace(device).iter().enumerate() {
+                // Only `SegmentAlloc` starts a new owner: pages mapped later into an expandable segment keep
+                // its pool.
                 if event.action == TraceAction::SegmentAlloc
                     && let Some(range) = ranges.get_mut(&event.address)
                 {
-                    range.since = place;
+                    range.since = index;
                 }
             }
         }
         Self { snapshot, ranges }
     }
 
-    /// Pool of an event at a position of the trace, derived from its address if the event does not contain
-    /// it.
-    pub(super) fn pool_of_event(&self, event: &TraceEvent, place: usize) -> (u64, u64) {
+    /// Pool of the trace's event number `index`, derived from its address if the event does not contain it.
+    pub(super) fn pool_of_event(&self, event: &TraceEvent, index: usize) -> (u64, u64) {
         if let Some(named) = self.named(event) {
             return named;
         }
-        let near = self.ranges.range(..=event.address).next_back().map(|(_, range)| range);
-        let its = near.filter(|range| event.address < range.end && range.since <= place);
-        its.map(|range| range.pool).unwrap_or_default()
+        let candidate = self.ranges.range(..=event.address).next_back().map(|(_, range)| range);
+        let owner = candidate.filter(|range| event.address < range.end && range.since <= index);
+        owner.map(|range| range.pool).unwrap_or_default()
     }
 
     /// Pool that an event contains.

@@ -11,6 +11,31 @@ use crate::args::{ConvertArgs, ConvertFormat, ConvertRows};
 use crate::input;
 use crate::{CliError, Exit, Printer};
 
+/// Writer to a pipe that remembers whether the reader closed it.
+struct Pipe<W> {
+    to: W,
+    closed: bool,
+}
+
+impl<W: Write> Pipe<W> {
+    fn noted<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
+        self.closed |= done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        done
+    }
+}
+
+impl<W: Write> Write for Pipe<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.to.write(bytes);
+        self.noted(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let done = self.to.flush();
+        self.noted(done)
+    }
+}
+
 /// Converts a recording.
 pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, CliError> {
     let Some(format) = args.to.or_else(|| ConvertFormat::from_extension(&args.output)) else {
@@ -28,12 +53,11 @@ pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, Cli
         printer.warning(problem);
     }
     if args.output.as_os_str() == "-" {
-        let mut to = BufWriter::new(io::stdout().lock());
-        write(input, format, args, printer, &mut to)?;
-        return match to.flush() {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CliError::Output(error)),
-            _ => Ok(Exit::Good),
-        };
+        let mut to = BufWriter::new(Pipe { to: io::stdout().lock(), closed: false });
+        let written =
+            write(input, format, args, printer, &mut to).and_then(|()| to.flush().map_err(CliError::Output));
+        // A reader such as `head` may close the pipe early.
+        return if to.get_ref().closed { Ok(Exit::Good) } else { written.map(|()| Exit::Good) };
     }
     let mut options = OpenOptions::new();
     let options = if args.force { options.create(true).truncate(true) } else { options.create_new(true) };

@@ -139,8 +139,10 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
     }
     let wanted = u64::from(args.size) * u64::from(args.size);
     if report.pixels.median > 16 * wanted {
+        let (who, them) =
+            if report.images == 1 { ("The image has", "it") } else { ("Half of the images have", "them") };
         advice.push(format!(
-            "Half of the images have more than {} times the pixels that training uses. Decode them at a reduced size (`ImageLoader`, or `memfit.data.decode` in your own data set), or store them once with a short side of {}.",
+            "{who} more than {} times the pixels that training uses. Decode {them} at a reduced size (`ImageLoader`, or `memfit.data.decode` in your own data set), or store {them} once with a short side of {}.",
             report.pixels.median / wanted,
             2 * args.size
         ));

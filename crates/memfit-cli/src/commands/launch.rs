@@ -25,6 +25,10 @@ pub(crate) fn launch(args: &LaunchArgs, home: &Home, printer: &Printer) -> Resul
     let text = launch.to_text();
     if !args.run {
         printer.answer(&format!("{text}\n"));
+        printer.remark(&format!(
+            "this starts the processes only: the script applies the plan with `memfit.Step(…, plan=\"{}\")`",
+            args.plan.display()
+        ));
         if launch.machines > 1 {
             printer.remark(&format!(
                 "type it on each of the {} machines, with MASTER_ADDR set to the name of the first",

@@ -143,7 +143,7 @@ impl Pair {
         let levers: Vec<Lever> =
             changed.done.iter().copied().filter(|lever| computes_alike(*lever)).collect();
         if levers.is_empty() {
-            return Err("all of its changes lower the precision or compile".to_owned());
+            return Err("all changes in the patch lower the precision or compile".to_owned());
         }
         let divides = levers.contains(&Lever::MicroBatch);
         if divides && changed.by_library.contains(&Lever::MicroBatch) {

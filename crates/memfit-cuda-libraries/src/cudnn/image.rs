@@ -36,8 +36,8 @@ pub(super) const TYPE_HANDLE: i32 = 0;
 /// `CUDNN_TYPE_CHAR`.
 const TYPE_CHAR: i32 = 24;
 
-/// Offsets of the properties in releases that do not report them, determined by queries: 9.5 and 9.7 are like
-/// 9.10, which reports them.
+/// Name, offset and length in words of each property, for releases since 9.5 that do not report them. Queries
+/// of 9.5 and 9.7 show that their offsets equal those that 9.10 reports.
 const SINCE_9_5: &[(&str, usize, usize)] = &[
     ("maxGridSize", 0, 3),
     ("maxBlockSize", 3, 3),
@@ -84,8 +84,8 @@ const BEFORE_9_5: &[(&str, usize, usize)] = &[
     (SMS_PER_CLUSTER, 26, 24),
 ];
 
-/// Multiprocessors of each graphics processing cluster, a name of our own. cuDNN 9.1 measures them with a
-/// kernel on Hopper when a handle is created, and refuses attention there without them.
+/// Multiprocessors of each graphics processing cluster; the name is memfit's own. On Hopper, cuDNN 9.1
+/// measures them with a kernel when a handle is created; without them it rejects attention graphs.
 const SMS_PER_CLUSTER: &str = "multiprocessors of each cluster";
 /// NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU Architecture In-Depth": up to 8 clusters of 9 pairs.
 const CLUSTERS: u64 = 8;
@@ -127,8 +127,8 @@ fn clusters(device: &Device) -> Option<Vec<u64>> {
         return None;
     }
     let pairs = u64::from(device.sm_count) / 2;
-    let of_cluster = |index: u64| 2 * (pairs / CLUSTERS + u64::from(index < pairs % CLUSTERS));
-    let sms: Vec<u64> = (0..CLUSTERS).map(of_cluster).collect();
+    let sms_in_cluster = |index: u64| 2 * (pairs / CLUSTERS + u64::from(index < pairs % CLUSTERS));
+    let sms: Vec<u64> = (0..CLUSTERS).map(sms_in_cluster).collect();
     sms.iter().all(|sms| (1..=MAX_SMS_PER_CLUSTER).contains(sms)).then_some(sms)
 }
 
@@ -226,9 +226,9 @@ fn query_properties() -> Option<BTreeMap<String, Value>> {
     serde_json::from_str(&String::from_utf8_lossy(&text[..end])).ok()
 }
 
-fn read_json(descriptor: usize, room: i64, length: &mut i64, target: *mut c_char) -> Option<()> {
+fn read_json(descriptor: usize, capacity: i64, length: &mut i64, target: *mut c_char) -> Option<()> {
     let read = real!(CUDNN, cudnnBackendGetAttribute(
-        descriptor => usize, AS_JSON => i32, TYPE_CHAR => i32, room => i64,
+        descriptor => usize, AS_JSON => i32, TYPE_CHAR => i32, capacity => i64,
         &raw mut *length => *mut i64, target => *mut c_char
     ) -> i32)?;
     (read == status::SUCCESS).then_some(())
@@ -238,7 +238,7 @@ fn read_json(descriptor: usize, room: i64, length: &mut i64, target: *mut c_char
 /// mode. It is created once per device and lives as long as the process.
 pub(super) fn descriptor() -> Option<Ptr> {
     static DESCRIPTORS: [OnceLock<Option<usize>>; 64] = [const { OnceLock::new() }; 64];
-    let made = DESCRIPTORS.get(card::current_ordinal())?.get_or_init(|| {
+    let descriptor = DESCRIPTORS.get(card::current_ordinal())?.get_or_init(|| {
         let text = json(card::device()?)?;
         let length = i64::try_from(text.count_bytes()).ok()?;
         let mut descriptor = 0_usize;
@@ -255,7 +255,7 @@ pub(super) fn descriptor() -> Option<Ptr> {
         card::remark(Remark::CudnnCard);
         None
     });
-    made.map(|address| address as Ptr)
+    descriptor.map(|address| address as Ptr)
 }
 
 /// Memory behind a handle.

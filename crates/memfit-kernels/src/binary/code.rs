@@ -22,8 +22,8 @@ const LOAD: u64 = 0x81;
 const LOAD_FORMS: [u64; 2] = [0x3, 0x9];
 
 impl Code {
-    /// Reads the code of a kernel. Code of older architectures, or invalid code, has no such end and counts
-    /// as unknown.
+    /// Counts the instructions of a kernel up to its unconditional `EXIT`. Returns the default (unknown) if
+    /// there is none: code for architectures before Volta, or invalid code.
     pub(super) fn parse(text: &[u8]) -> Self {
         let mut code = Self::default();
         for instruction in text.chunks_exact(INSTRUCTION_BYTES) {
@@ -62,9 +62,9 @@ mod tests {
     /// Instructions as `nvdisasm -hex` prints them for sm_80 and sm_70.
     const LOAD_64: [u64; 2] = [0x0000_0004_0404_7981, 0x000e_a200_0c1e_1b00];
     const LOAD_32: [u64; 2] = [0x0000_0004_0200_7981, 0x000e_a800_0c1e_1900];
-    const OLD_LOAD_32: [u64; 2] = [0x0000_0000_0200_7381, 0x000e_a400_001e_e900];
+    const VOLTA_LOAD_32: [u64; 2] = [0x0000_0000_0200_7381, 0x000e_a400_001e_e900];
     const MAYBE_EXIT: [u64; 2] = [0x0000_0000_0000_094d, 0x000f_ea00_0380_0000];
-    const LAST: [u64; 2] = [0x0000_0000_0000_794d, 0x000f_ea00_0380_0000];
+    const EXIT_ALWAYS: [u64; 2] = [0x0000_0000_0000_794d, 0x000f_ea00_0380_0000];
     const BRANCH: [u64; 2] = [0xffff_fff0_0000_7947, 0x000f_c000_0383_ffff];
 
     fn text(instructions: &[[u64; 2]]) -> Vec<u8> {
@@ -72,13 +72,14 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_nothing_goes_on() {
-        let code = Code::parse(&text(&[MAYBE_EXIT, LOAD_64, LOAD_32, OLD_LOAD_32, LAST, BRANCH, LOAD_64]));
+    fn parsing_stops_at_the_unconditional_exit() {
+        let code =
+            Code::parse(&text(&[MAYBE_EXIT, LOAD_64, LOAD_32, VOLTA_LOAD_32, EXIT_ALWAYS, BRANCH, LOAD_64]));
         assert_eq!(code, Code { instructions: 5, loaded: 16 });
     }
 
     #[test]
-    fn code_without_an_end_is_unknown() {
+    fn code_without_an_exit_is_unknown() {
         for bytes in [vec![], vec![0; 64], text(&[LOAD_64, BRANCH]), vec![0xff; 40]] {
             assert_eq!(Code::parse(&bytes), Code::default());
         }

@@ -135,7 +135,7 @@ fn with_unused_scaler(context: &Context<'_>, findings: &mut Findings<'_>) {
     });
     if let Some((op, _)) = trained {
         findings
-            .report(op.span, format!("the loss is not scaled, although `{name}` is there for gradients in float16"))
+            .report(op.span, format!("the loss is not scaled: `{name}` is created for float16 gradients, but this backward pass does not use it"))
             .label(scaler.span, "nothing uses this scaler")
             .help(format!("call `{name}.scale(loss).backward()`, `{name}.step(optimizer)` and `{name}.update()`; for bfloat16 alone, remove the scaler"));
     }

@@ -4,8 +4,9 @@
 //! Finds `with torch.no_grad:` and similar contexts without parentheses.
 //!
 //! ## Why
-//! The class itself is no context manager, so the line raises `TypeError`. Measured: 2 of 2 such contexts,
-//! `no_grad` and `inference_mode`, raise. (`@torch.no_grad` as a decorator works.)
+//! The class itself is no context manager, so the line raises `TypeError`, or `AttributeError` on Python
+//! 3.10. Measured: 2 of 2 such contexts, `no_grad` and `inference_mode`, raise. (`@torch.no_grad` as a
+//! decorator works.)
 //!
 //! ## Example
 //! ```python
@@ -45,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         };
         findings
-            .report(with.item, format!("`{path}` is a class, not a context: this line raises `TypeError`"))
+            .report(with.item, format!("`{path}` is a class, not a context: this line raises `TypeError` (`AttributeError` on Python 3.10)"))
             .help(format!("write `{}()`", context.slice(with.item)))
             .fix(Fix::safe("Call it", vec![Edit::insert(with.item.end, "()")]));
     }

@@ -103,7 +103,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         } else {
             (
                 "the graph is kept into the next iteration, but never used again",
-                "each iteration holds the activations of two",
+                "the activations of two iterations are alive at once",
             )
         };
         findings

@@ -4,9 +4,9 @@
 //! Finds learning-rate schedulers that step for every micro-batch under gradient accumulation.
 //!
 //! ## Why
-//! The schedule counts optimizer steps, and runs `k` times too fast. Measured on a rate that falls from 1 to
-//! 0 in eight steps, with a window of 4: the second step has a rate of 0.125 instead of 0.875. PyTorch only
-//! warns if the scheduler's first step precedes the optimizer's.
+//! The schedule is meant to count optimizer steps, and runs `k` times too fast. Measured on a rate that falls
+//! from 1 to 0 in eight steps, with a window of 4: the second step has a rate of 0.125 instead of 0.875.
+//! PyTorch only warns if the scheduler's first step precedes the optimizer's.
 //!
 //! ## Example
 //! ```python
@@ -67,7 +67,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .filter(|op| op.kind == OpKind::SchedulerStep && op.site.looped == window.looped && !op.deep)
         {
             let guarded = facts.guards_of(op.site.guard).any(|id| facts.guard(id).looped == window.looped);
-            // If neither is visible, the schedule may count batches.
+            // If neither the scheduler's creation nor the optimizer's step is visible, the schedule may count
+            // batches.
             let hidden = made.is_empty() && step_of(facts, window).via.is_some();
             if guarded || hidden || window.steps_elsewhere {
                 continue;
@@ -80,8 +81,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for `len(loader) * epochs`, written there or under a name; after a division it counts
-/// something else.
+/// Returns `true` for `len(loader) * epochs`, as an expression or through a variable. Returns `false` if it
+/// contains a division.
 fn counts_batches(context: &Context<'_>, argument: &Argument) -> bool {
     let counts = |text: &str| text.contains("len(") && !text.contains('/');
     let text = context.slice(argument.value_span);

@@ -45,6 +45,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         findings
             .report(argument.span, "the gradients stay allocated during the forward pass")
-            .help("remove it: `None` is the default");
+            .help("remove the argument: by default, gradients are set to `None` and freed");
     }
 }

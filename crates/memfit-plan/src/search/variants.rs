@@ -110,8 +110,14 @@ impl<T: Trial> Search<'_, T> {
                 if is_inert(&without, &outcome) {
                     inert = Some(candidate.clone());
                 }
-                against
-                    .get_or_insert_with(|| format!("no gain here: {}", describe_change(&without, &outcome)));
+                against.get_or_insert_with(|| {
+                    let change = describe_change(&without, &outcome);
+                    if candidate.settings.is_empty() {
+                        format!("no gain: {change}")
+                    } else {
+                        format!("no gain when added to {}: {change}", candidate.describe())
+                    }
+                });
                 grown.push((candidate, without));
                 continue;
             }

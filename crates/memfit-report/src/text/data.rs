@@ -38,9 +38,9 @@ pub fn data(report: &DataReport, canvas: Canvas) -> String {
         .map(|format| format!("{} {} ({})", count(format.count), format.name, size(format.bytes)))
         .collect();
     field("formats", &formats.join(dot));
-    field("a file", &spread(&report.bytes, size));
+    field("file size", &spread(&report.bytes, size));
     let pixels = spread(&report.pixels, megapixels);
-    field("an image", &format!("{pixels}, the largest {}x{}", report.largest[0], report.largest[1]));
+    field("image size", &format!("{pixels}, the largest {}x{}", report.largest[0], report.largest[1]));
     if report.types.len() > 1 || report.types.iter().any(|kind| kind.name != "uint8") {
         let types: Vec<String> =
             report.types.iter().map(|kind| format!("{} {}", count(kind.count), kind.name)).collect();

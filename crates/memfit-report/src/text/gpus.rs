@@ -13,7 +13,7 @@ pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
     let id_width = devices.iter().map(|device| device.id.len()).max().unwrap_or(4).max(4);
     let mut header = format!(
         "{:<id_width$}  {:>10}  {:>10}  {:>3}  {:>10}",
-        "GPU", "PyTorch", "nominal", "cc", "bandwidth"
+        "GPU", "usable", "nominal", "cc", "bandwidth"
     );
     if wide {
         header.push_str("  driver's name");

@@ -130,8 +130,8 @@ fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
     let gpus = report.device.count.saturating_mul(report.nodes);
     let many = match (gpus, report.nodes) {
         (1, _) => "a virtual".to_owned(),
-        (gpus, 1) => format!("{gpus} x virtual"),
-        (gpus, nodes) => format!("{gpus} x virtual ({nodes} machines)"),
+        (gpus, 1) => format!("{gpus} virtual"),
+        (gpus, nodes) => format!("{gpus} virtual ({nodes} machines)"),
     };
     let place = format!("{many} {name} ({} usable of {})", size(report.budget), size(report.device.capacity));
     let each = if gpus > 1 { " on each" } else { "" };
@@ -226,7 +226,7 @@ pub(crate) fn meaning(lever: &PlanLever) -> String {
 fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
     let after = report.chosen.as_ref().filter(|_| report.verdict == Some(PlanVerdict::FitsWithPlan));
     let time = |run: &PlanRun| run.step_ms_estimate.map_or("?".to_owned(), milliseconds);
-    let _ = writeln!(out, "\n{:<16}{:>12}{:>14}", "", "as is", after.map_or("", |_| "with the plan"));
+    let _ = writeln!(out, "\n{:<16}{:>12}{:>14}", "", "as is", after.map_or("", |_| "with plan"));
     let mut row = |name: &str, of: &dyn Fn(&PlanRun) -> String| {
         let _ = writeln!(out, "  {name:<14}{:>12}{:>14}", of(baseline), after.map_or(String::new(), of));
     };
@@ -322,7 +322,8 @@ fn next(report: &PlanReport) -> Vec<String> {
                 ));
             }
             Some(plan) => lines.push(format!(
-                "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --plan {plan}` runs the script under it"
+                "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --gpu … --plan {plan} -- {}` runs the unmodified script with it",
+                report.command.join(" ")
             )),
             None => lines.push("`-o memfit.plan.toml` writes the plan to a file".to_owned()),
         },
@@ -330,7 +331,7 @@ fn next(report: &PlanReport) -> Vec<String> {
     }
     if let Some(card) = &report.smallest_card {
         lines.push(format!(
-            "the smallest GPU on which the unmodified script fits is {} ({})",
+            "the smallest GPU on which the unmodified script fits is {} with {}",
             card.name,
             size(card.capacity)
         ));

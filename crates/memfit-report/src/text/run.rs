@@ -288,8 +288,11 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
             (false, false) => "the script fails".to_owned(),
         };
         let (lower, upper) = (end(&interval.lower), end(&interval.upper));
-        let text =
-            format!("with computed sizes at their lower bound {lower}{dot}at their upper bound {upper}");
+        let text = if lower == upper {
+            format!("{lower} with computed sizes at either bound")
+        } else {
+            format!("with computed sizes at their lower bound: {lower}{dot}at their upper bound: {upper}")
+        };
         fact("interval", &text);
     }
     if let Some(at) = &report.at_peak {

@@ -1,31 +1,35 @@
 """Configures library trainers through their own settings, so that their counts, logs and averages stay
 correct.
 
-The Trainer of transformers averages over the tokens of all batches of a step, and its schedule counts steps:
-a plan's micro-batch becomes its batch size and accumulation steps. If the sizes do not divide evenly, or only
-some micro-batches run, the batch is divided from outside instead.
+The Trainer of transformers averages over the tokens of all batches of a step, and its schedule counts steps.
+So a plan's micro-batch size becomes the Trainer's own batch size, and its accumulation steps rise. If the
+sizes do not divide evenly, or only some micro-batches run, the batch is divided from outside instead.
 """
 
 import functools
 
 from . import imports
 
-# Maximum number of micro-batches to run if only some of a step were requested.
+# Upper limit on accumulation steps if the plan runs only part of a step.
 MAX_PIECES = 8
 
 
 def arm(planned):
     imports.after("transformers.trainer", lambda module: _transformers(planned, module.Trainer))
     imports.after(
-        "lightning.pytorch.trainer.trainer", lambda module: _known(planned, module.Trainer, "lightning")
+        "lightning.pytorch.trainer.trainer",
+        lambda module: _record_framework(planned, module.Trainer, "lightning"),
     )
     imports.after(
-        "pytorch_lightning.trainer.trainer", lambda module: _known(planned, module.Trainer, "lightning")
+        "pytorch_lightning.trainer.trainer",
+        lambda module: _record_framework(planned, module.Trainer, "lightning"),
     )
-    imports.after("accelerate.accelerator", lambda module: _known(planned, module.Accelerator, "accelerate"))
+    imports.after(
+        "accelerate.accelerator", lambda module: _record_framework(planned, module.Accelerator, "accelerate")
+    )
 
 
-def _known(planned, kind, name):
+def _record_framework(planned, kind, name):
     """Record that a library's loop trains."""
     original = kind.__init__
 
