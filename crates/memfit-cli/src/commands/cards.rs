@@ -93,17 +93,16 @@ fn compare(
     report.notes = std::mem::take(&mut found.notes);
     report.steps = found.steps.unwrap_or(report.steps);
     report.problem = found.problem.take();
-    report.priced = match &prices {
-        Some(prices) => Some(priced_work(args, prices, &found, report)?),
-        None => {
-            let options = [("--samples", args.samples.is_some()), ("--epochs", args.epochs.is_some())];
-            for (option, _) in options.into_iter().filter(|(_, given)| *given) {
-                report.notes.push(format!(
-                    "`{option}` had no effect: without `--prices` there is no price to compute"
-                ));
-            }
-            None
+    report.priced = if let Some(prices) = &prices {
+        Some(priced_work(args, prices, &found, report)?)
+    } else {
+        let options = [("--samples", args.samples.is_some()), ("--epochs", args.epochs.is_some())];
+        for (option, _) in options.into_iter().filter(|(_, given)| *given) {
+            report
+                .notes
+                .push(format!("`{option}` had no effect: without `--prices` there is no price to compute"));
         }
+        None
     };
     let arrange_all = |report: &mut CardsReport| {
         let work = prices.as_ref().zip(report.priced.as_ref());
