@@ -262,9 +262,6 @@ fn repeated_calls(analysis: &Analysis<'_>) -> Option<RepeatedBlocks> {
 /// Edit that wraps the line that calls the model in a context.
 fn around_the_model(analysis: &Analysis<'_>, lever: Lever) -> Apply {
     let timeline = &analysis.timeline;
-    let own = timeline.origins.get(timeline.trouble.stack).caller;
-    let caller = own.or_else(|| {
-        timeline.lives.iter().rev().find_map(|life| timeline.origins.get(life.block.stack).caller)
-    });
+    let caller = analysis.model_call().and_then(|stack| timeline.origins.get(stack).caller);
     analysis.change(lever, caller.as_slice(), RecordedFacts::Nothing)
 }
