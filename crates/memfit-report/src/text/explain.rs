@@ -228,7 +228,19 @@ fn proven(proof: &FixProof) -> String {
         (Verdict::Fits, steps) => {
             format!("a run with it completed {} steps and used at most {device}", count(steps))
         }
-        (_, steps) => format!("a run with it also ran out of memory, in step {}", count(steps + 1)),
+        (Verdict::Oom, steps) => {
+            format!("a run with it also ran out of memory, in step {}", count(steps + 1))
+        }
+        (Verdict::Unknown, 1) => {
+            format!(
+                "a run with it completed a step and used at most {device}; it is not certain that it fits"
+            )
+        }
+        (Verdict::Unknown, steps) => format!(
+            "a run with it completed {} steps and used at most {device}; it is not certain that it fits",
+            count(steps)
+        ),
+        (Verdict::Error, _) => "a run with it failed for another reason".to_owned(),
     }
 }
 
