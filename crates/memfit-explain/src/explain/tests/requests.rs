@@ -329,3 +329,24 @@ fn the_model_is_wrapped_and_not_a_loss_that_is_a_module() {
         assert!(explanation.fixes.iter().all(|fix| fix.lever != Lever::AutocastBf16));
     }
 }
+
+#[test]
+fn what_a_leak_keeps_is_not_saved_by_remedies_for_a_step() {
+    let mut run = Growing::default();
+    let call = [MODULE, ("train.py", "train", 7)];
+    let [kept, of_step] = [run.stack(&call), run.stack(&[call[0], ("train.py", "train", 8)])];
+    for step in 1..=6 {
+        run.alloc(kept, 512 * MIB, 512 * MIB);
+        let own = run.alloc(of_step, 256 * MIB, 256 * MIB);
+        if step < 6 {
+            run.free(own);
+            let totals = run.totals();
+            run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
+        }
+    }
+    let explanation = explained(&run.fail(of_step, 1024 * MIB), Some(4096 * MIB), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    let saves = |lever| explanation.fixes.iter().find(|fix| fix.lever == lever).map(|fix| fix.saves);
+    assert_eq!(saves(Lever::AutocastBf16), Some(128 * MIB));
+    assert_eq!(saves(Lever::Checkpointing), Some(128 * MIB));
+}
