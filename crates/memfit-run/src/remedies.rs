@@ -169,9 +169,9 @@ pub(crate) fn prove(
         runner.console.remark(&format!("out of memory; running again with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        // The values that the script read are assumed as in the run that failed, so no further runs with other
-        // values are needed to compare the two. Sizes are at their upper bound: if memory runs out, that may
-        // be the reason.
+        // The values that the script read are assumed as in the run that failed, so no further runs with
+        // other values are needed to compare the two. Sizes are at their upper bound: if memory runs out,
+        // that may be the reason.
         let mut lower = None;
         if facts.oom.is_some() && !interrupted && judge(&trial.request, &facts, None) == Verdict::Unknown {
             lower = Some(runner.once(&trial.request, ValuePolicy::LOWER, &trial.changes)?.facts);
