@@ -150,7 +150,7 @@ def test_the_edited_file_runs_in_the_confirming_run(start: list[str], tmp_path: 
 
 
 def test_a_run_that_completes_confirms_a_remedy_under_the_same_assumptions(tmp_path: Path) -> None:
-    """The remedy copies results to the host; no further runs with other values than the assumed ones follow."""
+    """The remedy copies results to the host; no further runs with other assumed values follow."""
     script = tmp_path / "keeps.py"
     script.write_text(
         "import torch\n"
