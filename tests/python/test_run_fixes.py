@@ -147,3 +147,48 @@ def test_the_edited_file_runs_in_the_confirming_run(start: list[str], tmp_path: 
     assert done.stdout.startswith(expected), done.stderr
     assert not same or done.stdout.strip().endswith("True")
     assert (tmp_path / "main.py").read_text() == MAIN
+
+
+def test_a_run_that_completes_confirms_a_remedy_under_the_same_assumptions(tmp_path: Path) -> None:
+    """The remedy copies results to the host; no further runs with other assumed values follow."""
+    script = tmp_path / "keeps.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "kept = []\n"
+        "for step in range(40):\n"
+        "    out = model(torch.randn(16384, 1024, device='cuda'))\n"
+        "    out.mean().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "    kept.append(out)\n"
+    )
+    answer = invoke([*CARD, "--steps", "0", "--", sys.executable, str(script)])
+    first = answer.report["fixes"][0]
+    assert (first["lever"], first["evidence"], first["fits"]) == ("keep-off-the-card", "run", True), first
+    assert (first["proof"]["verdict"], first["proof"]["steps"]) == ("fits", 40)
+    assert "other assumed values" not in answer.stderr
+
+
+def test_a_remedy_that_a_run_disproved_is_not_called_enough(tmp_path: Path) -> None:
+    """Also if a size was at its upper bound: with the lower bound, memory runs out as well."""
+    script = tmp_path / "hopeless.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(40)]).cuda()\n"
+        "loss_fn = torch.nn.MSELoss()\n"
+        "for step in range(2):\n"
+        "    x = torch.randn(32768, 1024, device='cuda')\n"
+        "    rows = x[x > 0]\n"
+        "    out = model(x)\n"
+        "    loss = loss_fn(out, x)\n"
+        "    loss.backward()\n"
+        "    more = torch.empty(1 << 40, dtype=torch.uint8, device='cuda')\n"
+    )
+    answer = invoke([*CARD, "--", sys.executable, str(script)])
+    report = answer.report
+    assert (report["verdict"], report["cause"]) == ("oom", "too-big"), answer.stderr
+    tried = [fix for fix in report["fixes"] if fix["proof"]]
+    assert "activation-offload" in {fix["lever"] for fix in tried}, report["fixes"]
+    assert all((fix["proof"]["verdict"], fix["fits"]) == ("oom", False) for fix in tried), tried

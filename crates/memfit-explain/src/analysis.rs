@@ -3,7 +3,7 @@
 use memfit_allocator::{Edit, Outcome, Program, ReplayConditions, round_size, segment_size};
 use memfit_patch::{Code, Ran, RecordedFacts, Refusal, RemedyRequest};
 use memfit_recording::{StackId, Track};
-use memfit_vocabulary::{Lever, Phase, Proof, format_size};
+use memfit_vocabulary::{Category, Lever, Phase, Proof, format_size};
 
 use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
@@ -114,6 +114,14 @@ impl<'case> Analysis<'case> {
             Err(Refusal::NotHere) => Apply::ByHand(None),
             Err(Refusal::Unproven(why)) => Apply::ByHand(Some(why)),
         }
+    }
+
+    /// Stack of the call of the model that takes the most memory of the explained moment; if none does then,
+    /// of the whole recording.
+    pub(crate) fn model_call(&self) -> Option<StackId> {
+        let timeline = &self.timeline;
+        let activations = timeline.live().filter(|life| life.category == Category::Activations);
+        timeline.model_call(activations, true).or_else(|| timeline.model_call(timeline.lives.iter(), false))
     }
 
     /// Returns `true` if gradients are off on any line of the failing request's stack. Then there is no

@@ -30,6 +30,8 @@ pub struct Explanation {
     pub unknown: Vec<String>,
 }
 
+/// Gap of a message that says only that memory ran out.
+pub const NO_FIGURES: &str = "the message does not say how much memory was requested, in use or free, so the cause is unknown: a step that is too large, a leak, fragmentation, other processes";
 /// Gap of a snapshot that was taken without a history.
 pub const NO_HISTORY: &str = "no allocations were recorded, only the blocks in use at one moment; `torch.cuda.memory._record_memory_history()` at the start of the script records them";
 

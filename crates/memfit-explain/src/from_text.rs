@@ -4,8 +4,11 @@ use memfit_allocator::{LARGE_SEGMENT, SMALL_SEGMENT};
 use memfit_recording::{LogFrame, OomKind, OomText};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
+use crate::analysis::SMALL_SHARE_DIVISOR;
 use crate::case::{Card, OtherProcess, Refused};
-use crate::explanation::{Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts};
+use crate::explanation::{
+    Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, NO_FIGURES,
+};
 use crate::weigh::{CONF_VARIABLE, size};
 
 /// Explains a message. The text does not show what filled the memory, leaks, or lines of the model; the gaps
@@ -72,7 +75,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
             pools,
         );
         Cause::PrivatePools
-    } else if room >= wanted && unused > 0 {
+    } else if room >= wanted && unused > 0 && !is_small(room, card.limit.unwrap_or(allocated + room)) {
         fact(
             format!(
                 "{} were reserved but unallocated, and {} were free on the GPU: together more than the {} requested, but not in one piece",
@@ -94,13 +97,17 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         );
         Cause::Outside
     } else if requested.is_some() {
+        let refused = if room >= wanted {
+            format!("the GPU was nearly full, and {} did not fit in one piece", size(wanted))
+        } else {
+            format!("{} more did not fit", size(wanted))
+        };
         fact(
             format!(
-                "{} were in tensors, {} reserved but unallocated, {} free on the GPU: {} more did not fit",
+                "{} were in tensors, {} reserved but unallocated, {} free on the GPU: {refused}",
                 size(allocated),
                 size(unused),
-                size(free.unwrap_or(0)),
-                size(wanted)
+                size(free.unwrap_or(0))
             ),
             allocated,
         );
@@ -115,8 +122,11 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         );
         Cause::Outside
     } else {
-        fact("the message has no figures: it only says that memory ran out".to_owned(), 0);
-        Cause::TooBig
+        if !lines.is_empty() {
+            fact("memory ran out here".to_owned(), 0);
+        }
+        explanation.unknown.push(NO_FIGURES.to_owned());
+        Cause::None
     };
     if let Some(first) = explanation.evidence.first_mut() {
         first.lines = lines;
@@ -125,9 +135,11 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         explanation.evidence.push(Fact { text: note, bytes: requested.unwrap_or(0), lines: Vec::new() });
     }
     explanation.cause = cause;
-    explanation.considered =
-        vec![ConsideredCause { cause, bytes: wanted.min(allocated.max(unused)), enough: true }];
-    explanation.fixes = fixes(cause, unused, others, requested.unwrap_or(0), text);
+    if cause != Cause::None {
+        let bytes = wanted.min(allocated.max(unused));
+        explanation.considered = vec![ConsideredCause { cause, bytes, enough: true }];
+    }
+    explanation.fixes = fixes(cause, unused, others, requested.map(|requested| (requested, room)), text);
     if let Some(rank) = text.rank {
         explanation
             .unknown
@@ -138,6 +150,11 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     }
     explanation.unknown.push("an error message does not say which tensors held the memory, or whether memory grew. For that, `memfit explain` needs a recording: `memfit run -o run.memfit -- python train.py` makes one without a GPU; on a GPU, call `torch.cuda.memory._record_memory_history()` at the start and `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` where the error is caught".to_owned());
     explanation
+}
+
+/// Returns `true` if a part of the memory available to PyTorch counts as little: the GPU was nearly full.
+const fn is_small(part: u64, available: u64) -> bool {
+    part < available / SMALL_SHARE_DIVISOR
 }
 
 /// Facts about the GPU in a message.
@@ -221,7 +238,10 @@ fn segment_note(text: &OomText, requested: Option<u64>) -> Option<String> {
     }
 }
 
-fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText) -> Vec<Fix> {
+/// Remedies, those that may be enough first. `request` has the requested bytes, and the bytes that were free
+/// or reserved but unallocated.
+fn fixes(cause: Cause, unused: u64, others: u64, request: Option<(u64, u64)>, text: &OomText) -> Vec<Fix> {
+    let (requested, room) = request.unwrap_or((0, 0));
     let fix = |lever, saves, how: &str, fits, apply| Fix {
         lever,
         saves,
@@ -233,7 +253,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
     let expandable = || {
         let on = text.advice == Some(memfit_recording::Advice::ExpandableAlreadyOn);
         let apply = Apply::Environment(CONF_VARIABLE, "expandable_segments:True".to_owned());
-        (!on).then(|| fix(Lever::ExpandableSegments, unused, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of the memory that is reserved but unallocated becomes usable", None, apply))
+        (!on).then(|| fix(Lever::ExpandableSegments, unused, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of the memory that is reserved but unallocated becomes usable", (room < requested).then_some(false), apply))
     };
     let mut fixes = Vec::new();
     match cause {
@@ -260,7 +280,9 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         )),
         _ => {}
     }
-    fixes.extend(expandable().filter(|_| unused * 10 > requested));
+    let expandable = expandable().filter(|_| unused * 10 > requested);
+    let settings_first = !matches!(cause, Cause::TooBig | Cause::GiantRequest);
+    fixes.extend(expandable.clone().filter(|_| settings_first));
     if matches!(cause, Cause::TooBig | Cause::GiantRequest) {
         fixes.push(fix(
             Lever::Checkpointing,
@@ -284,6 +306,8 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
             Apply::ByHand(None),
         ));
     }
+    fixes.extend(expandable.filter(|_| !settings_first));
+    fixes.sort_by_key(|fix| fix.fits == Some(false));
     fixes
 }
 
@@ -345,5 +369,47 @@ Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more infor
         let figures = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 3.00 GiB of which 1.00 GiB is free. Of the allocated memory 1.50 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated.";
         let in_worker = IN_WORKER.replace("CUDA error: out of memory", figures);
         assert_eq!(card_from_text(&text_of(&in_worker)).refused, None);
+    }
+
+    const NEARLY_FULL: &str = "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity; 6.16 GiB already allocated; 11.44 MiB free; 6.26 GiB reserved in total by PyTorch)";
+    const SHORT: &str = "CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in use. Of the allocated memory 21.40 GiB is allocated by PyTorch, and 640.00 MiB is reserved by PyTorch but unallocated.";
+
+    #[test]
+    fn a_full_gpu_is_not_fragmented() {
+        let cause = |log: &str| explain_text(&text_of(log)).cause;
+        assert_eq!(cause(NEARLY_FULL), Cause::TooBig);
+        assert_eq!(cause(&NEARLY_FULL.replace("6.16 GiB already", "4.16 GiB already")), Cause::Fragmented);
+    }
+
+    #[test]
+    fn a_remedy_that_cannot_be_enough_comes_last() {
+        let ends = |log: &str| {
+            let fixes = explain_text(&text_of(log)).fixes;
+            let fix = |fix: &Fix| (fix.lever, fix.fits);
+            (fixes.first().map(fix), fixes.last().map(fix))
+        };
+        let setting = Lever::ExpandableSegments;
+        assert_eq!(ends(SHORT), (Some((Lever::Checkpointing, None)), Some((setting, Some(false)))));
+        // More is unallocated than requested.
+        let fits = SHORT
+            .replace("1.96 GiB", "1.70 GiB")
+            .replace("21.40 GiB", "18.40 GiB")
+            .replace("640.00 MiB", "3.62 GiB");
+        assert_eq!(ends(&fits).0, Some((setting, None)));
+        let others = SHORT.replace("Including", "Process 41 has 2.00 GiB memory in use. Including");
+        assert_eq!(ends(&others), (Some((Lever::EndOtherProcess, Some(true))), Some((setting, Some(false)))));
+    }
+
+    #[test]
+    fn a_message_without_figures_has_no_cause() {
+        for message in [
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "RuntimeError: CUDA error: out of memory",
+        ] {
+            let explanation = explain_text(&text_of(message));
+            assert_eq!((explanation.cause, explanation.considered.len()), (Cause::None, 0), "{message}");
+            assert!(explanation.unknown.iter().any(|gap| gap == NO_FIGURES), "{:?}", explanation.unknown);
+            assert_eq!(explanation.fixes, []);
+        }
     }
 }

@@ -41,7 +41,8 @@ pub use composition::{Composition, ModuleBytes, at_peak, composition_at, peak_mo
 pub use conditions::Conditions;
 pub use explain::explain;
 pub use explanation::{
-    Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, NO_HISTORY,
+    Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, NO_FIGURES,
+    NO_HISTORY,
 };
 pub use holders::Holder;
 pub use memfit_patch::Change as SourceChange;

@@ -2,7 +2,7 @@
 //! and the line that allocated it. Recorded facts have precedence; others are inferred from stacks and
 //! lifetimes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use memfit_recording::{Block, Call, MomentKind, NEVER, StackId, TextId, Track};
 use memfit_vocabulary::{Category, Phase};
@@ -107,6 +107,33 @@ impl<'track> Timeline<'track> {
     /// Bytes of the blocks live at the explained moment for which `of` holds.
     pub(crate) fn sum(&self, of: impl Fn(&Life) -> bool) -> u64 {
         self.live().filter(|life| of(life)).map(|life| life.block.bytes).sum()
+    }
+
+    /// Stack of a call of the model: of the user lines that call a module, the one inside which these blocks
+    /// (and the failed request, if it is one of them) take the most memory, at its largest stack. A loss may
+    /// be a module as well, so its own tensors do not count.
+    pub(crate) fn model_call<'life>(
+        &self,
+        lives: impl Iterator<Item = &'life Life>,
+        with_request: bool,
+    ) -> Option<StackId> {
+        let request = self.trouble.requested.filter(|_| with_request);
+        let request = request.map(|bytes| (self.trouble.stack, bytes));
+        let mut by_stack: BTreeMap<StackId, u64> = BTreeMap::new();
+        for (stack, bytes) in lives.map(|life| (life.block.stack, life.block.bytes)).chain(request) {
+            let bytes_so_far = by_stack.entry(stack).or_default();
+            *bytes_so_far = bytes_so_far.saturating_add(bytes);
+        }
+        by_stack.retain(|stack, _| self.origins.get(*stack).caller.is_some());
+        let mut by_caller: BTreeMap<Option<Site>, u64> = BTreeMap::new();
+        let of_model =
+            |stack: StackId, bytes: u64| if self.origins.get(stack).operation.loss { 0 } else { bytes };
+        for (stack, bytes) in &by_stack {
+            let sum = by_caller.entry(self.origins.get(*stack).caller).or_default();
+            *sum = sum.saturating_add(of_model(*stack, *bytes));
+        }
+        let of_call = |stack: StackId| by_caller.get(&self.origins.get(stack).caller).copied();
+        by_stack.iter().max_by_key(|(stack, bytes)| (of_call(**stack), **bytes)).map(|(stack, _)| *stack)
     }
 
     /// Number of steps completed at a moment.

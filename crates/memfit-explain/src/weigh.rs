@@ -46,7 +46,7 @@ pub(crate) fn findings(analysis: &Analysis<'_>, leaks: &[Leak]) -> Vec<Finding> 
     findings.extend(batches::find(analysis));
     findings.extend(giant::find(analysis));
     if analysis.timeline.trouble.requested.is_some() {
-        findings.push(size::too_big(analysis));
+        findings.push(size::too_big(analysis, leaks));
     }
     let first = findings.iter().position(|finding| finding.enough);
     let preferred = prefer_pools(&findings)

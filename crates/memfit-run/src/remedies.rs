@@ -9,7 +9,7 @@ use memfit_explain::{Apply, Explanation, Fix};
 use memfit_report::wire::{Exception, ExplainFix, FixProof, Verdict};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
-use crate::not_run::FurtherRuns;
+use crate::facts::Facts;
 use crate::numbers::Numbers;
 use crate::stage::Changes;
 use crate::watch::Ended;
@@ -44,7 +44,8 @@ impl Diagnosis {
         let tried = self.explanation.fixes.iter().zip(&self.proofs);
         tried
             .filter_map(|(fix, proof)| {
-                let FixProof { verdict, steps, peak } = (*proof)?;
+                let FixProof { verdict, steps, peak } =
+                    proof.filter(|proof| matches!(proof.verdict, Verdict::Fits | Verdict::Oom))?;
                 Some(memfit_recording::Trial {
                     lever: fix.lever.to_string(),
                     how: fix.how.clone(),
@@ -57,6 +58,21 @@ impl Diagnosis {
                 })
             })
             .collect()
+    }
+
+    /// Records the result of a run with a remedy, which replaces what a replay or a model says of it. A run
+    /// that failed for another reason proves nothing about the memory.
+    fn record(&mut self, index: usize, proof: FixProof) {
+        let fix = &mut self.explanation.fixes[index];
+        match proof.verdict {
+            Verdict::Fits | Verdict::Oom => {
+                fix.fits = Some(proof.verdict == Verdict::Fits);
+                fix.proof = Proof::Run;
+            }
+            Verdict::Unknown => fix.fits = None,
+            Verdict::Error => {}
+        }
+        self.proofs[index] = Some(proof);
     }
 
     fn names_cause(&self) -> bool {
@@ -79,7 +95,8 @@ impl Diagnosis {
     fn continue_from(&mut self, later: Explanation) {
         let earlier =
             std::mem::replace(&mut self.explanation, later).fixes.into_iter().zip(self.proofs.drain(..));
-        let refuted: Vec<(Fix, Option<FixProof>)> = earlier.filter(|(_, proof)| proof.is_some()).collect();
+        let refuted: Vec<(Fix, Option<FixProof>)> =
+            earlier.filter(|(_, proof)| proof.is_some_and(|proof| proof.verdict == Verdict::Oom)).collect();
         let fixes = &mut self.explanation.fixes;
         // These remedies build on the trial's setting, which the script itself does not have.
         fixes.retain(|fix| !matches!(fix.apply, Apply::Environment(..)));
@@ -102,7 +119,8 @@ impl Diagnosis {
         let by_others = matches!(self.explanation.cause, Cause::OtherProcesses | Cause::Outside);
         let against_others =
             |fix: &ExplainFix| matches!(fix.lever, Lever::EndOtherProcess | Lever::WorkersOffTheCard);
-        fixes.sort_by_key(|fix| match (fix.fits, fix.proof.is_some()) {
+        let confirmed = |fix: &ExplainFix| fix.proof.is_some_and(|proof| proof.verdict == Verdict::Fits);
+        fixes.sort_by_key(|fix| match (fix.fits, confirmed(fix)) {
             (Some(_), _) if fix.card.is_some() && !only => 3,
             (Some(true), true) => 0,
             (Some(true), false) if by_others && against_others(fix) => 0,
@@ -151,31 +169,30 @@ pub(crate) fn prove(
         runner.console.remark(&format!("out of memory; running again with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        let numbers = if verdict::depends_on_values(&trial.request, &facts) {
-            runner.numbers(&trial.request, policy, &trial.changes, &facts, &mut FurtherRuns::default())?
-        } else {
-            Numbers::Untried
-        };
-        let (verdict, _) = verdict::judge_run(&trial.request, &facts, None, numbers);
-        let holds = match verdict {
-            Verdict::Fits => true,
-            Verdict::Oom => false,
-            Verdict::Unknown | Verdict::Error if interrupted => break,
-            // It failed for another reason, which proves nothing about the memory, but no diff is shown with
-            // which the script fails.
-            Verdict::Unknown | Verdict::Error => {
-                if let (Apply::Edit(_), Some(exception)) = (&fix.apply, &facts.exception) {
-                    fix.apply = Apply::ByHand(Some(failure(exception)));
-                }
-                continue;
-            }
-        };
-        fix.fits = Some(holds);
-        fix.proof = Proof::Run;
-        let setting = matches!(fix.apply, Apply::Environment(..));
-        diagnosis.proofs[index] = Some(FixProof { verdict, steps: facts.steps(), peak: facts.peak() });
-        if holds {
+        // The values that the script read are assumed as in the run that failed, so no further runs with
+        // other values are needed to compare the two. Sizes are at their upper bound: if memory runs out,
+        // that may be the reason.
+        let mut lower = None;
+        if facts.oom.is_some() && !interrupted && judge(&trial.request, &facts, None) == Verdict::Unknown {
+            lower = Some(runner.once(&trial.request, ValuePolicy::LOWER, &trial.changes)?.facts);
+        }
+        let verdict = judge(&trial.request, &facts, lower.as_ref());
+        if interrupted && matches!(verdict, Verdict::Unknown | Verdict::Error) {
             break;
+        }
+        if let (Verdict::Unknown | Verdict::Error, Apply::Edit(_), Some(exception)) =
+            (verdict, &fix.apply, &facts.exception)
+            && facts.oom.is_none()
+        {
+            // No diff is shown with which the script fails.
+            fix.apply = Apply::ByHand(Some(failure(exception)));
+        }
+        let setting = matches!(fix.apply, Apply::Environment(..));
+        diagnosis.record(index, FixProof { verdict, steps: facts.steps(), peak: facts.peak() });
+        match verdict {
+            Verdict::Fits => break,
+            Verdict::Oom => {}
+            Verdict::Unknown | Verdict::Error => continue,
         }
         if setting {
             doubt_settings(&mut diagnosis.explanation.fixes);
@@ -189,6 +206,11 @@ pub(crate) fn prove(
         }
     }
     Ok(())
+}
+
+/// Verdict on a run with a remedy, and on a run with it in which sizes were at their lower bound.
+fn judge(request: &Request, facts: &Facts, lower: Option<&Facts>) -> Verdict {
+    verdict::judge_run(request, facts, lower, Numbers::Untried).0
 }
 
 /// Reason why the diff of a remedy is not shown after a run with it.
@@ -304,6 +326,26 @@ mod tests {
             (last.lever, last.fits, last.proof),
             (Lever::ExpandableSegments, Some(false), Some(refuted))
         );
+    }
+
+    #[test]
+    fn a_run_with_a_remedy_replaces_what_was_said_of_it() {
+        let ended = |verdict| {
+            let fixes = vec![
+                fix(Lever::Checkpointing, Apply::ByHand(None)),
+                fix(Lever::ActivationOffload, Apply::ByHand(None)),
+            ];
+            let mut diagnosis = Diagnosis::new(explained(Cause::TooBig, fixes));
+            diagnosis.record(1, FixProof { verdict, steps: 1, peak: Peak::default() });
+            let fixes = diagnosis.wire();
+            let place = fixes.iter().position(|fix| fix.lever == Lever::ActivationOffload).unwrap();
+            assert_eq!(fixes[place].proof.map(|proof| proof.verdict), Some(verdict));
+            (place, fixes[place].evidence, fixes[place].fits, diagnosis.trials().len())
+        };
+        assert_eq!(ended(Verdict::Fits), (0, Proof::Run, Some(true), 1));
+        assert_eq!(ended(Verdict::Oom), (1, Proof::Run, Some(false), 1));
+        assert_eq!(ended(Verdict::Unknown), (1, Proof::Modelled, None, 0));
+        assert_eq!(ended(Verdict::Error), (1, Proof::Modelled, Some(true), 0));
     }
 
     #[test]

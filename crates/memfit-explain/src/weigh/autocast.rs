@@ -20,9 +20,7 @@ pub(super) fn is_on(analysis: &Analysis<'_>) -> bool {
 /// Returns `true` if a frame of the model's call is inside a `with` block of autocast.
 fn is_around_the_call(analysis: &Analysis<'_>) -> bool {
     let timeline = &analysis.timeline;
-    let stacks = std::iter::once(timeline.trouble.stack);
-    let stacks = stacks.chain(timeline.lives.iter().rev().map(|life| life.block.stack));
-    let called = stacks.map(|stack| timeline.origins.get(stack)).find(|origin| origin.caller.is_some());
+    let called = analysis.model_call().map(|stack| timeline.origins.get(stack));
     called.is_some_and(|origin| {
         origin.user.iter().any(|site| {
             let file = timeline.track.texts.get(site.file);

@@ -127,11 +127,9 @@ fn backward_after(timeline: &Timeline<'_>, moment: u32) -> bool {
 
 /// User line that calls the model in a range of the run.
 fn caller(timeline: &Timeline<'_>, from: u32, to: u32) -> Option<Site> {
-    let own = timeline.origins.get(timeline.trouble.stack).caller.filter(|_| to == timeline.trouble.moment);
-    own.or_else(|| {
-        let inside = timeline.lives.iter().filter(|life| life.block.born >= from && life.block.born <= to);
-        inside.rev().find_map(|life| timeline.origins.get(life.block.stack).caller)
-    })
+    let inside = timeline.lives.iter().filter(|life| life.block.born >= from && life.block.born <= to);
+    let call = timeline.model_call(inside, to == timeline.trouble.moment)?;
+    timeline.origins.get(call).caller
 }
 
 /// Lines that called the model in passes that were followed by a backward pass.

@@ -1,6 +1,6 @@
 //! All live memory is needed: model and batch are too large for the GPU.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use memfit_patch::{BlockCall, RecordedFacts};
 use memfit_recording::TextId;
@@ -9,6 +9,7 @@ use memfit_vocabulary::{Category, Cause, Lever, Phase};
 use super::{Finding, autocast, size};
 use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
+use crate::leaks::Leak;
 use crate::origins::{Role, Site};
 use crate::timeline::Life;
 
@@ -105,7 +106,7 @@ fn sixteen_bits(analysis: &Analysis<'_>, parameters: u64) -> Fix {
 }
 
 /// Finding for tensors that are all needed.
-pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
+pub(super) fn too_big(analysis: &Analysis<'_>, leaks: &[Leak]) -> Finding {
     let timeline = &analysis.timeline;
     let trouble = timeline.trouble;
     let requested = trouble.requested.unwrap_or(0);
@@ -133,7 +134,7 @@ pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
         bytes: trouble.allocated + requested,
         enough: true,
         facts,
-        fixes: remedies(analysis, of_batch),
+        fixes: remedies(analysis, leaks, of_batch),
     }
 }
 
@@ -174,21 +175,24 @@ fn shortfall(analysis: &Analysis<'_>, requested: u64) -> String {
 }
 
 /// Remedies that make a step smaller, those that keep the training results first.
-fn remedies(analysis: &Analysis<'_>, of_batch: u64) -> Vec<Fix> {
+fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> {
     let timeline = &analysis.timeline;
-    let activations = timeline.sum(|life| life.category == Category::Activations);
+    // Activations that the script keeps from step to step stay, however a step saves its own.
+    let kept: HashSet<u32> = leaks.iter().flat_map(|leak| &leak.blocks).copied().collect();
+    let of_step = |life: &Life| life.category == Category::Activations && !kept.contains(&life.index);
+    let activations = timeline.sum(of_step);
     let mut fixes = Vec::new();
     // Without a backward pass, there is no graph to reduce.
     let graph = !analysis.without_graph();
     if graph && activations > 0 {
-        let checkpointed = repeated_calls(analysis);
+        let checkpointed = repeated_calls(analysis, of_step);
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
         let apply = analysis.change(Lever::Checkpointing, &lines, RecordedFacts::Nothing);
         let how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass";
         fixes.push(modelled_fix(analysis, Lever::Checkpointing, saves, how.to_owned(), apply));
         let offload = around_the_model(analysis, Lever::ActivationOffload);
-        let largest = timeline.live().filter(|life| life.category == Category::Activations);
+        let largest = timeline.live().filter(|life| of_step(life));
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
         let how = "run the forward pass under `torch.autograd.graph.save_on_cpu()`: activations are offloaded to host memory until the backward pass; this costs one copy in each direction";
         fixes.push(modelled_fix(
@@ -233,11 +237,11 @@ struct RepeatedBlocks {
 }
 
 /// Finds the forward pass with the most activations inside blocks that could be recomputed.
-fn repeated_calls(analysis: &Analysis<'_>) -> Option<RepeatedBlocks> {
+fn repeated_calls(analysis: &Analysis<'_>, of_step: impl Fn(&Life) -> bool) -> Option<RepeatedBlocks> {
     let timeline = &analysis.timeline;
     // By line: all bytes inside, and the largest block, which stands for the line's own result.
     let mut by_site: HashMap<Site, (u64, u64, u64)> = HashMap::new();
-    for life in timeline.live().filter(|life| life.category == Category::Activations) {
+    for life in timeline.live().filter(|life| of_step(life)) {
         for site in &timeline.origins.get(life.block.stack).user {
             let entry = by_site.entry(*site).or_default();
             entry.0 += life.block.bytes;
@@ -273,9 +277,6 @@ fn repeated_calls(analysis: &Analysis<'_>) -> Option<RepeatedBlocks> {
 /// Edit that wraps the line that calls the model in a context.
 fn around_the_model(analysis: &Analysis<'_>, lever: Lever) -> Apply {
     let timeline = &analysis.timeline;
-    let own = timeline.origins.get(timeline.trouble.stack).caller;
-    let caller = own.or_else(|| {
-        timeline.lives.iter().rev().find_map(|life| timeline.origins.get(life.block.stack).caller)
-    });
+    let caller = analysis.model_call().and_then(|stack| timeline.origins.get(stack).caller);
     analysis.change(lever, caller.as_slice(), RecordedFacts::Nothing)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_explain::NO_HISTORY;
+use memfit_explain::{NO_FIGURES, NO_HISTORY};
 use memfit_vocabulary::{Cause, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
@@ -97,7 +97,9 @@ pub(super) fn sentence(cause: Cause) -> &'static str {
 
 fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
     let badge = report.cause.name().to_uppercase().replace('-', " ");
+    let no_figures = report.unknown.iter().any(|gap| gap == NO_FIGURES);
     let style = match (report.cause, report.peak.requested) {
+        _ if no_figures => DOUBT,
         (Cause::None, None) => GOOD,
         (_, None) => DOUBT,
         _ => BAD,
@@ -105,7 +107,9 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
     let peak = &report.peak;
     let at_one_moment = report.unknown.iter().any(|gap| gap == NO_HISTORY);
     let is_empty = peak.step == 0 && peak.reserved == 0;
-    let (badge, text) = if report.cause == Cause::None && peak.requested.is_none() {
+    let (badge, text) = if no_figures {
+        ("OUT OF MEMORY".to_owned(), "for an unknown reason: the message has no figures")
+    } else if report.cause == Cause::None && peak.requested.is_none() {
         let text = match (is_empty, at_one_moment) {
             (true, _) => "and no allocation was recorded",
             (false, true) => "was recorded, and there is no history that would show growth",
@@ -228,7 +232,19 @@ fn proven(proof: &FixProof) -> String {
         (Verdict::Fits, steps) => {
             format!("a run with it completed {} steps and used at most {device}", count(steps))
         }
-        (_, steps) => format!("a run with it also ran out of memory, in step {}", count(steps + 1)),
+        (Verdict::Oom, steps) => {
+            format!("a run with it also ran out of memory, in step {}", count(steps + 1))
+        }
+        (Verdict::Unknown, 1) => {
+            format!(
+                "a run with it completed a step and used at most {device}; it is not certain that it fits"
+            )
+        }
+        (Verdict::Unknown, steps) => format!(
+            "a run with it completed {} steps and used at most {device}; it is not certain that it fits",
+            count(steps)
+        ),
+        (Verdict::Error, _) => "a run with it failed for another reason".to_owned(),
     }
 }
 

@@ -315,3 +315,66 @@ fn how_large_a_gpu_must_be_is_known_from_the_second_step_on() {
         assert_eq!(fix.how.contains("what a whole step needs is unknown"), fits.is_none(), "{}", fix.how);
     }
 }
+
+/// Two modules that are called one after the other, at lines 4 and 5, with activations of these sizes; then
+/// memory runs out in the backward pass.
+fn modules_in_turn(first: u64, second: u64) -> Track {
+    let mut run = Growing::default();
+    let [model, loss, backward] = [
+        run.stack(&[MODULE, ("train.py", "<module>", 4)]),
+        run.stack(&[
+            ("/v/site-packages/torch/nn/functional.py", "cross_entropy", 1),
+            MODULE,
+            ("train.py", "<module>", 5),
+        ]),
+        run.stack(&[
+            ("/v/site-packages/torch/autograd/graph.py", "_engine_run_backward", 1),
+            ("train.py", "<module>", 6),
+        ]),
+    ];
+    for (stack, bytes) in [(model, first), (model, first), (loss, second)] {
+        run.alloc(stack, bytes, bytes);
+    }
+    run.fail(backward, 1 << 30)
+}
+
+#[test]
+fn the_model_is_wrapped_and_not_a_loss_that_is_a_module() {
+    const PROGRAM: &str = "import torch\nloss_fn = torch.nn.CrossEntropyLoss()\nfor images, labels in loader:\n    outputs = model(images)\n    loss = loss_fn(outputs, labels)\n    loss.backward()\n";
+    for (first, second) in [(1536 * MIB, 1), (1024 * MIB, 1024 * MIB), (512 * MIB, 3072 * MIB)] {
+        let explanation = of_program(&modules_in_turn(first, second), PROGRAM);
+        for lever in [Lever::ActivationOffload, Lever::AutocastBf16] {
+            let fix = explanation.fixes.iter().find(|fix| fix.lever == lever).unwrap();
+            let Apply::Edit(change) = &fix.apply else { panic!("{fix:?}") };
+            assert_eq!(change.line, 4, "{}", change.diff);
+        }
+        // Autocast around the model's call is found, too.
+        let cast = PROGRAM.replace(
+            "    outputs = model(images)\n",
+            "    with torch.autocast(\"cuda\", dtype=torch.bfloat16): outputs = model(images)\n",
+        );
+        let explanation = of_program(&modules_in_turn(first, second), &cast);
+        assert!(explanation.fixes.iter().all(|fix| fix.lever != Lever::AutocastBf16));
+    }
+}
+
+#[test]
+fn what_a_leak_keeps_is_not_saved_by_remedies_for_a_step() {
+    let mut run = Growing::default();
+    let call = [MODULE, ("train.py", "train", 7)];
+    let [kept, of_step] = [run.stack(&call), run.stack(&[call[0], ("train.py", "train", 8)])];
+    for step in 1..=6 {
+        run.alloc(kept, 512 * MIB, 512 * MIB);
+        let own = run.alloc(of_step, 256 * MIB, 256 * MIB);
+        if step < 6 {
+            run.free(own);
+            let totals = run.totals();
+            run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
+        }
+    }
+    let explanation = explained(&run.fail(of_step, 1024 * MIB), Some(4096 * MIB), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    let saves = |lever| explanation.fixes.iter().find(|fix| fix.lever == lever).map(|fix| fix.saves);
+    assert_eq!(saves(Lever::AutocastBf16), Some(128 * MIB));
+    assert_eq!(saves(Lever::Checkpointing), Some(128 * MIB));
+}
