@@ -10,6 +10,7 @@ use memfit_report::wire::{Exception, ExplainFix, FixProof, Verdict};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
 use crate::facts::Facts;
+use crate::not_run::FurtherRuns;
 use crate::numbers::Numbers;
 use crate::stage::Changes;
 use crate::watch::Ended;
@@ -169,14 +170,18 @@ pub(crate) fn prove(
         runner.console.remark(&format!("out of memory; running again with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        // The values that the script read are assumed as in the run that failed, so no further runs with
-        // other values are needed to compare the two. Sizes are at their upper bound: if memory runs out,
-        // that may be the reason.
-        let mut lower = None;
-        if facts.oom.is_some() && !interrupted && judge(&trial.request, &facts, None) == Verdict::Unknown {
-            lower = Some(runner.once(&trial.request, ValuePolicy::LOWER, &trial.changes)?.facts);
+        let numbers = if verdict::depends_on_values(&trial.request, &facts) {
+            runner.numbers(&trial.request, policy, &trial.changes, &facts, &mut FurtherRuns::default())?
+        } else {
+            Numbers::Untried
+        };
+        let judge = |lower: Option<&Facts>| verdict::judge_run(&trial.request, &facts, lower, numbers).0;
+        let mut verdict = judge(None);
+        // Sizes are at their upper bound: if memory runs out, that may be the reason.
+        if facts.oom.is_some() && !interrupted && verdict == Verdict::Unknown {
+            let lower = runner.once(&trial.request, ValuePolicy::LOWER, &trial.changes)?.facts;
+            verdict = judge(Some(&lower));
         }
-        let verdict = judge(&trial.request, &facts, lower.as_ref());
         if interrupted && matches!(verdict, Verdict::Unknown | Verdict::Error) {
             break;
         }
@@ -206,11 +211,6 @@ pub(crate) fn prove(
         }
     }
     Ok(())
-}
-
-/// Verdict on a run with a remedy, and on a run with it in which sizes were at their lower bound.
-fn judge(request: &Request, facts: &Facts, lower: Option<&Facts>) -> Verdict {
-    verdict::judge_run(request, facts, lower, Numbers::Untried).0
 }
 
 /// Reason why the diff of a remedy is not shown after a run with it.
