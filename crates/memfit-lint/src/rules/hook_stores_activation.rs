@@ -94,28 +94,26 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let adds = store.kind == StoreKind::Append
             || store.kind == StoreKind::Item && !has_constant_key(context, store);
-        let is_one = hooked_layers(context, function).is_some_and(|all| all);
+        let is_one = layers_return_a_tensor(context, function);
+        let edit = Edit::insert(store.value_span.end, ".detach()");
         findings
             .report(
                 store.value_span,
                 format!("`{text}` keeps the graph of its forward pass, and all activations in it"),
             )
             .note_unless(adds && is_one && runs_again(facts))
-            .help(if is_one {
-                format!("store `{text}.detach()`")
-            } else {
-                "store the tensors of it detached".to_owned()
-            })
-            .fix(if is_one {
-                Fix::unsafe_("Store it detached", vec![Edit::insert(store.value_span.end, ".detach()")])
-            } else {
-                None
-            });
+            .help(detached(is_one, text))
+            .fix(is_one.then_some(edit).and_then(|edit| Fix::unsafe_("Store it detached", vec![edit])));
     }
 }
 
-/// Returns `true` if all layers that get a hook are known to return one tensor; `None` if none is seen.
-fn hooked_layers(context: &Context<'_>, hook: &Function) -> Option<bool> {
+/// Advice on what a hook stores: only a tensor has the method.
+fn detached(is_one: bool, stored: &str) -> String {
+    if is_one { format!("store `{stored}.detach()`") } else { "store the tensors of it detached".to_owned() }
+}
+
+/// Returns `true` if layers get a hook, and all of them are known to return one tensor.
+fn layers_return_a_tensor(context: &Context<'_>, hook: &Function) -> bool {
     let facts = context.facts;
     let name = hook.name.rsplit('.').next().unwrap_or_default();
     let of_hook = |call: &&Call| {
@@ -129,7 +127,8 @@ fn hooked_layers(context: &Context<'_>, hook: &Function) -> Option<bool> {
         let receiver = call.receiver.as_ref();
         receiver.is_some_and(|of| returns_tensor(facts, context.slice(of.span)))
     };
-    facts.calls.iter().filter(of_hook).map(is_one).reduce(|all, one| all && one)
+    let mut hooked = facts.calls.iter().filter(of_hook).peekable();
+    hooked.peek().is_some() && hooked.all(is_one)
 }
 
 /// Returns `true` if the text runs a model with gradients in a loop: each pass adds what the hook stores.
@@ -202,10 +201,6 @@ fn lambdas(context: &Context<'_>, hooks: &[FunctionId], findings: &mut Findings<
                 format!("`{output}` keeps the graph of its forward pass, and all activations in it"),
             )
             .note_unless(is_one && runs_again(facts))
-            .help(if is_one {
-                format!("store `{output}.detach()`")
-            } else {
-                "store the tensors of it detached".to_owned()
-            });
+            .help(detached(is_one, output));
     }
 }

@@ -226,25 +226,16 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
 /// Result of the run that tried a remedy.
 fn proven(proof: &FixProof) -> String {
     let device = size(proof.peak.device_upper);
-    match (proof.verdict, proof.steps) {
-        (Verdict::Fits, 0) => format!("a run with it used at most {device}"),
-        (Verdict::Fits, 1) => format!("a run with it completed a step and used at most {device}"),
-        (Verdict::Fits, steps) => {
-            format!("a run with it completed {} steps and used at most {device}", count(steps))
-        }
-        (Verdict::Oom, steps) => {
-            format!("a run with it also ran out of memory, in step {}", count(steps + 1))
-        }
-        (Verdict::Unknown, 1) => {
-            format!(
-                "a run with it completed a step and used at most {device}; it is not certain that it fits"
-            )
-        }
-        (Verdict::Unknown, steps) => format!(
-            "a run with it completed {} steps and used at most {device}; it is not certain that it fits",
-            count(steps)
-        ),
-        (Verdict::Error, _) => "a run with it failed for another reason".to_owned(),
+    let completed = || match proof.steps {
+        0 => format!("a run with it used at most {device}"),
+        1 => format!("a run with it completed a step and used at most {device}"),
+        steps => format!("a run with it completed {} steps and used at most {device}", count(steps)),
+    };
+    match proof.verdict {
+        Verdict::Fits => completed(),
+        Verdict::Oom => format!("a run with it also ran out of memory, in step {}", count(proof.steps + 1)),
+        Verdict::Unknown => format!("{}; it is not certain that it fits", completed()),
+        Verdict::Error => "a run with it failed for another reason".to_owned(),
     }
 }
 

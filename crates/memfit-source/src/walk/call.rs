@@ -120,7 +120,7 @@ impl<'a> Walker<'a> {
     /// Returns `true` if a function of another file of the project is called.
     fn is_followed(&mut self, call: &Call) -> bool {
         match (&call.path, &call.receiver, call.method.as_deref()) {
-            (Some(path), ..) => self.imported_function(&path.clone()).is_some(),
+            (Some(path), ..) => self.imported_function(path).is_some(),
             (None, Some(receiver), Some(name)) => self.imported_method(receiver, name).is_some(),
             _ => false,
         }
