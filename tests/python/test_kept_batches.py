@@ -95,6 +95,22 @@ def test_batches_are_loaded_once_and_every_run_is_as_it_was(tmp_path: Path, opti
     assert peaks(rows) == peaks(others)
 
 
+def test_numbers_that_numpy_draws_are_the_same_in_each_run(tmp_path: Path) -> None:
+    # Loading is the first to use NumPy's generator, and the step goes on with it.
+    script = SCRIPT.replace("import torch\n", "import numpy, torch\n").format(
+        options="", extra="assert numpy.random.rand() is not None"
+    )
+    script = script.replace("torch.rand(()) * 8", "numpy.random.rand() * 8")
+    rows, loaded = swept(tmp_path, script)
+    assert 96 <= loaded <= 128 + 64
+    (tmp_path / "again").mkdir()
+    others, of_all = swept(
+        tmp_path / "again", script.replace("torch.rand(())}", 'torch.rand(()), "kind": 1j}')
+    )
+    assert of_all >= 5 * 96
+    assert peaks(rows) == peaks(others)
+
+
 def test_items_that_are_made_on_the_gpu_are_made_in_each_run(tmp_path: Path) -> None:
     rows, loaded = swept(tmp_path, SCRIPT.format(options="", extra="torch.ones(1 << 20, device='cuda')"))
     assert len(rows) == len(GPUS)

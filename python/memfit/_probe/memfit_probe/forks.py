@@ -120,6 +120,7 @@ def _serve(session):
     """Wait for requests. Only forked children return."""
     requests = os.path.join(channel.run_dir(), "requests")
     numbers = random.getstate()
+    random_numbers.seed_later_ones()
     with contextlib.suppress(Exception):
         session.planned.inputs.survey()
     session.ahead = ahead.Ahead(session, channel.run_dir())

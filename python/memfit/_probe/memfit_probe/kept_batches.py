@@ -11,9 +11,12 @@ values and containers.
 
 import contextlib
 import hashlib
+import importlib
 import os
 import random
 import sys
+
+from . import random_numbers
 
 # Maximum number of bytes that are kept, in the memory of all tries together.
 MAX_BYTES = 1 << 30
@@ -176,9 +179,9 @@ class KeptBatches:
         tensors = [self.torch.get_rng_state(), *(each.get_state() for each in self._generators(loader))]
         version, numbers, gauss = random.getstate()
         legacy = None
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            name, keys, *rest = numpy.random.get_state(legacy=True)
+        numpys = random_numbers.numpys()
+        if numpys is not None:
+            name, keys, *rest = numpys.get_state(legacy=True)
             legacy = [name, keys.tolist(), *rest]
         return [tensors, [version, list(numbers), gauss], legacy]
 
@@ -189,10 +192,10 @@ class KeptBatches:
         for generator, state in zip(self._generators(loader), tensors[1:], strict=True):
             generator.set_state(state)
         random.setstate((version, tuple(numbers), gauss))
-        numpy = sys.modules.get("numpy")
-        if legacy is not None and numpy is not None:
+        if legacy is not None:
             name, keys, *rest = legacy
-            numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), *rest))
+            # Loading may have been the first to use it.
+            importlib.import_module("numpy.random").set_state((name, keys, *rest))
 
     def _generators(self, loader):
         """Return the generators of a loader and its samplers, each once."""

@@ -2,9 +2,10 @@
 
 import itertools
 import random
-import sys
 import time
 from contextlib import contextmanager
+
+from . import random_numbers
 
 # Time limit of the search, and the maximum number of batches drawn from a custom sampler.
 MAX_SECONDS = 5.0
@@ -120,13 +121,13 @@ def random_numbers_kept():
     """Restore the random state, since reading items may draw random numbers for augmentation."""
     import torch
 
-    numpy = sys.modules.get("numpy")
+    numpys = random_numbers.numpys()
     python, cpu = random.getstate(), torch.get_rng_state()
-    numbers = numpy.random.get_state() if numpy is not None else None
+    numbers = numpys.get_state() if numpys is not None else None
     try:
         yield
     finally:
         random.setstate(python)
         torch.set_rng_state(cpu)
         if numbers is not None:
-            numpy.random.set_state(numbers)
+            numpys.set_state(numbers)

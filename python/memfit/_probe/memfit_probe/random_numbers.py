@@ -8,6 +8,7 @@ same pages again; those of a parameter are not written at all, so that its memor
 import functools
 import importlib
 import random
+import sys
 
 from . import device, imports
 
@@ -25,7 +26,24 @@ def seed(torch):
     """Seed all generators, so that this process draws the same numbers as others seeded here."""
     random.seed(0)
     torch.manual_seed(0)
-    imports.after("numpy.random", lambda module: module.seed(0))
+    imports.after("numpy.random", _seed_numpys)
+
+
+def seed_later_ones():
+    """Seed the generator that does not exist yet: each fork of this process would seed its own differently.
+    NumPy creates it at its first use.
+    """
+    if numpys() is None:
+        imports.after("numpy.random", _seed_numpys)
+
+
+def numpys():
+    """Return NumPy's module of random numbers; None if nothing has used it."""
+    return sys.modules.get("numpy.random")
+
+
+def _seed_numpys(module):
+    module.seed(0)
 
 
 def arm(torch):
