@@ -123,6 +123,12 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 
 
+def grow(*_):
+    with torch.no_grad():
+        # A fifth of an update of AdamW's.
+        model[1].weight += 0.2 * 1e-2
+
+
 def follow():
     with torch.no_grad():
         for mine, theirs in zip(average.parameters(), model.parameters()):
@@ -139,6 +145,17 @@ for epoch in range(3):
         follow()
 """
 
+# A deep model without a warm-up: a difference in the last place grows a hundredfold in two steps.
+SENSITIVE = """
+model = nn.Sequential(*(nn.TransformerEncoderLayer(6, 2, 24, batch_first=True) for _ in range(12))).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        model(x.to(device)[:, None]).square().mean().backward()
+        optimizer.step()
+"""
+
 # A change of that loop, and the state in which it differs; None if it trains alike.
 STATEFUL_CHANGES = {
     "checkpointed by layers without state": (
@@ -149,6 +166,11 @@ STATEFUL_CHANGES = {
     ),
     "wrapped": (STATEFUL.replace("for epoch", "model = nn.Sequential(model)\nfor epoch"), None),
     "another optimizer's kernel": (STATEFUL.replace("lr=1e-2", "lr=1e-2, foreach=False"), None),
+    "a fused kernel": (STATEFUL.replace("lr=1e-2", "lr=1e-2, fused=True"), None),
+    "another update": (
+        STATEFUL.replace("for epoch", "optimizer.register_step_post_hook(grow)\nfor epoch", 1),
+        ("weight",),
+    ),
     "the statistics updated twice": (
         STATEFUL.replace("model(x.to(device))", "checkpoint(model, x.to(device), use_reentrant=False)"),
         ("running_mean", "running_var", "num_batches_tracked"),

@@ -121,6 +121,15 @@ def test_state_that_no_gradient_shows_is_compared(stateful: Runs, name: str) -> 
         assert float(told["difference"]) > 0.01
 
 
+def test_rounding_of_an_update_does_not_grow_from_step_to_step(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, host_loops.SENSITIVE)
+    runs.run("first")
+    told = runs.run("changed", host_loops.SENSITIVE.replace("lr=1e-2", "lr=1e-2, fused=True"))
+    assert (told["equal"], told["steps"]) == (True, 4), told
+    # Without going on from the same parameters it would be over a hundredth.
+    assert float(told["difference"]) < 1e-4
+
+
 def test_batches_that_a_script_makes_itself_are_made_of_the_same_samples(tmp_path: Path) -> None:
     runs = Runs(tmp_path, host_loops.OWN_BATCHES)
     runs.run("first")

@@ -313,6 +313,8 @@ class Session:
         if depth > 0:
             return
         self.stepping.pop(key, None)
+        if self.host is not None:
+            self.host.after_step(optimizer)
         if optimizer not in self.optimizers:
             self._appeared(optimizer)
         if self.watch is not None:

@@ -1,4 +1,4 @@
-"""Gradients and state at each optimizer step, saved by one run and compared in another."""
+"""Gradients, state and updates of each optimizer step, saved by one run and compared in another."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ SAME = Apart(0.0, 0, True)
 
 
 class Kept:
-    """The gradients and the state of a run, in one file per step."""
+    """The gradients, the state and the updated parameters of a run, in two files per step."""
 
     def __init__(self, torch, folder):
         # Saved before the script's own checkpoints are redirected.
@@ -35,6 +35,9 @@ class Kept:
 
     def _path(self, step):
         return os.path.join(self.folder, f"step-{step}.pt")
+
+    def _path_updated(self, step):
+        return os.path.join(self.folder, f"updated-{step}.pt")
 
     def write(self, step, gradients, state, settings):
         """Save what a step, counted from 1, is about to use."""
@@ -45,15 +48,30 @@ class Kept:
         }
         self.save(content, self._path(step))
 
+    def write_updated(self, step, parameters):
+        """Save the optimizer's parameters after a step."""
+        self.save([each.detach().clone() for each in parameters], self._path_updated(step))
+
     def read(self, step):
         """Return what was saved at a step; None if there was no such step."""
-        path = self._path(step)
+        return self._read(self._path(step))
+
+    def read_updated(self, step):
+        """Return the parameters after a step; None if there was no such step."""
+        return self._read(self._path_updated(step))
+
+    def _read(self, path):
         return self.load(path, weights_only=True) if os.path.exists(path) else None
+
+
+def parameters_of(optimizer):
+    """Return an optimizer's parameters."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def gradients(optimizer):
     """Return an optimizer's parameters and the gradients that it is about to use."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    parameters = parameters_of(optimizer)
     return parameters, [None if each.grad is None else _dense(each.grad.detach()) for each in parameters]
 
 

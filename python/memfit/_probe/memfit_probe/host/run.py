@@ -32,6 +32,8 @@ class HostRun:
         self.states = state.States(self.torch)
         self.apart = outcome.SAME
         self.parameter = None
+        # The parameters before the step that runs.
+        self.before = None
         # The first difference in other state than gradients, if that is what made the training another one.
         self.changed = None
 
@@ -92,7 +94,20 @@ class HostRun:
             # Once the gradients differ, the state follows them.
             if self.apart.equal:
                 self._compare_state(held, settings, wanted)
+            if self.apart.equal and self.changed is None:
+                self.before = [each.detach().clone() for each in parameters]
         self.draws.stepped()
+
+    def after_step(self, optimizer):
+        """Save or compare the parameters after an optimizer step."""
+        parameters = outcome.parameters_of(optimizer)
+        if self.part == "first":
+            self.kept.write_updated(self.steps, parameters)
+        elif self.before is not None and (wanted := self.kept.read_updated(self.steps)) is not None:
+            self.changed = state.difference_of_updates(self.torch, parameters, self.before, wanted)
+            if self.changed is None:
+                state.adopt_updates(parameters, wanted)
+        self.before = None
 
     def _compare_state(self, held, settings, wanted):
         changes = (

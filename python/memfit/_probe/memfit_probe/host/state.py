@@ -15,6 +15,8 @@ from .outcome import name_of, relative_norm, tolerance_of
 _NEGLIGIBLE = 1e-3
 # Relative difference of settings that counts as rounding: they are computed in Python's floats.
 _SETTING_TOLERANCE = 1e-9
+# Rounding errors of a parameter's last place that an update may have.
+_ULPS = 4
 
 
 class Change(NamedTuple):
@@ -100,6 +102,25 @@ def difference(torch, ours, wanted):
     return None if tensor is None else Change(name_of(torch, tensor), worst, equal)
 
 
+def difference_of_updates(torch, parameters, before, wanted):
+    """Return the largest difference of updates by an optimizer from the expected ones; None without any."""
+    worst = None
+    for ours, old, updated in zip(parameters, before, wanted, strict=True):
+        if torch.allclose(ours, updated, rtol=0.0, atol=0.0, equal_nan=True):
+            continue
+        precise = torch.promote_types(updated.dtype, torch.float64)
+        new, old, ours_new = (each.detach().to(precise) for each in (updated, old, ours))
+        apart, size = float((ours_new - new).norm()), float(new.norm())
+        # A parameter cannot hold its update more precisely than itself.
+        rounding = tolerance_of(updated) * float((new - old).norm())
+        rounding += _ULPS * torch.finfo(updated.dtype).eps * size
+        if not apart <= rounding:
+            share = apart / max(size, _NEGLIGIBLE * math.sqrt(updated.numel()))
+            if worst is None or not share <= worst.share:
+                worst = Change(name_of(torch, ours), share, equal=False)
+    return worst
+
+
 def _compare(one, other):
     """Return the relative difference of two tensors, and `True` if it is rounding."""
     if one.shape != other.shape:
@@ -129,3 +150,9 @@ def adopt(ours, wanted):
     for name in wanted.keys() & ours.keys():
         if ours[name].shape == wanted[name].shape and not ours[name].is_inference():
             ours[name].detach().copy_(wanted[name])
+
+
+def adopt_updates(parameters, wanted):
+    """Continue with the saved parameters, for the same reason."""
+    for each, updated in zip(parameters, wanted, strict=True):
+        each.detach().copy_(updated)
