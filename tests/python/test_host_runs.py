@@ -101,6 +101,15 @@ def test_a_changed_loop_is_compared_with_the_loop_as_it_was(whole: Runs, name: s
         assert (told["printed"] is None) == prints, told["printed"]
 
 
+def test_a_run_does_not_import_pytorchs_compiler(tmp_path: Path) -> None:
+    """Neither for an optimizer nor for the modes with which random numbers are followed."""
+    check = "    import sys\n    assert 'torch._dynamo.eval_frame' not in sys.modules\n"
+    begins = "    total = 0.0\n"
+    assert begins in host_loops.WHOLE
+    told = Runs(tmp_path, host_loops.WHOLE.replace(begins, check + begins)).run("first")
+    assert told["steps"] == 4
+
+
 @pytest.fixture(scope="module")
 def stateful(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     runs = Runs(tmp_path_factory.mktemp("stateful"), host_loops.STATEFUL)
@@ -114,7 +123,7 @@ def stateful(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 def test_state_that_no_gradient_shows_is_compared(stateful: Runs, name: str) -> None:
     changed, state = host_loops.STATEFUL_CHANGES[name]
     told = stateful.run("changed", changed)
-    assert told["equal"] == (state is None), told
+    assert told["equal"] == (state is None), json.dumps(told)
     if state is not None:
         assert told["state"].endswith(state), told
         assert told["parameter"] is None

@@ -1,9 +1,6 @@
 //! GPUs on which a script makes the same allocations, as far as they depend on the hardware.
 
-use memfit_devices::{Bytes, ComputeCapability, Device};
-
-/// Memory of a GPU without a memory limit.
-pub const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
+use memfit_devices::{ComputeCapability, Device};
 
 /// The GPUs of one compute capability.
 ///

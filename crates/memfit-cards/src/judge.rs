@@ -16,14 +16,14 @@
 //! concurrently.
 
 use memfit_channel::message::Training;
-use memfit_devices::{ComputeCapability, Device};
+use memfit_devices::{Bytes, ComputeCapability, Device};
 use memfit_recording::Track;
 use memfit_report::wire::{CardEvidence, Peak, Problem, RunReport, Verdict};
 use memfit_run::{
     Card, Changes, Console, Ended, Outcome, Progress, Rehearsal, Replayed, Request, RunError, report,
 };
 
-use crate::architecture::{Architecture, UNLIMITED, largest_first};
+use crate::architecture::{Architecture, largest_first};
 use crate::needs::{Need, chosen};
 use crate::replay::{Replay, Site, path};
 
@@ -395,7 +395,7 @@ impl Judge {
             .iter()
             .map(|(need, cards)| {
                 let own = cards[0].clone();
-                let own = if need.is_unlimited() { own.with_memory(UNLIMITED) } else { own };
+                let own = if need.is_unlimited() { own.with_memory(Bytes::UNLIMITED) } else { own };
                 Request { estimated: cards.clone(), ..self.request_on(own) }
             })
             .collect();

@@ -22,7 +22,7 @@ mod smallest;
 mod sweep;
 mod workload;
 
-pub use architecture::{Architecture, UNLIMITED, architectures};
+pub use architecture::{Architecture, architectures};
 pub use arguments::{Arguments, ArgumentsError};
 pub use judge::{Judge, Judged};
 pub use order::arrange;

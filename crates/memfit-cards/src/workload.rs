@@ -2,10 +2,9 @@
 
 use memfit_channel::Planned;
 use memfit_channel::message::Training;
-use memfit_devices::Device;
+use memfit_devices::{Bytes, Device};
 use memfit_run::{Card, Ended, Rehearsal, Request, RunError};
 
-use crate::architecture::UNLIMITED;
 
 /// The size of a training run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +34,7 @@ impl Workload {
     /// Determines the training's workload by a run on this GPU with unlimited memory. Needed only for a
     /// script that cannot be forked; runs of other scripts report it themselves.
     pub fn survey(rehearsal: &Rehearsal<'_>, request: &Request, device: &Device) -> Result<Self, RunError> {
-        let unlimited = Box::new(device.clone().with_memory(UNLIMITED));
+        let unlimited = Box::new(device.clone().with_memory(Bytes::UNLIMITED));
         let request = Request {
             card: Card::Virtual(unlimited, 1),
             planned: Some(Planned { measure: true, ..Planned::default() }),

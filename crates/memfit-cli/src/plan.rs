@@ -10,7 +10,7 @@ pub(crate) use failure::failure_reason;
 pub(crate) use patched::patched;
 pub(crate) use ranks_patched::patched_for_ranks;
 
-use memfit_cards::{Judge, UNLIMITED, smallest_fitting};
+use memfit_cards::{Judge, smallest_fitting};
 use memfit_channel::Planned;
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
@@ -199,7 +199,7 @@ impl<'a> Tries<'a> {
     fn card(&self, room: Room) -> Card {
         let memory = match room {
             Room::Budget => Bytes::new(self.budget),
-            Room::Boundless => UNLIMITED,
+            Room::Boundless => Bytes::UNLIMITED,
         };
         self.request.card.with_memory(memory)
     }

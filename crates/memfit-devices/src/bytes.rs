@@ -20,6 +20,8 @@ pub struct Bytes(u64);
 impl Bytes {
     /// Zero bytes.
     pub const ZERO: Self = Self(0);
+    /// Memory of a GPU in runs without a memory limit.
+    pub const UNLIMITED: Self = Self::from_gib(1 << 10);
 
     /// Creates a count of `count` bytes.
     pub const fn new(count: u64) -> Self {

@@ -287,7 +287,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, request: Option<(u64, u64)>, te
         fixes.push(fix(
             Lever::Checkpointing,
             0,
-            "activation checkpointing (`torch.utils.checkpoint`) of the repeated blocks, if activations fill the GPU",
+            "activation checkpointing (`torch.utils.checkpoint`) of the repeated blocks without BatchNorm, if activations fill the GPU",
             None,
             Apply::ByHand(None),
         ));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use memfit_channel::ledger::LedgerView;
+use memfit_devices::Bytes;
 use memfit_report::text::size;
 
 use crate::console::Progress;
@@ -46,7 +47,11 @@ fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u
     };
     let memory = fullest
         .filter(|card| card.used > 0)
-        .map(|card| format!(", {} of {}", size(card.in_use()), size(card.capacity)));
+        .map(|card| {
+            let limited = card.capacity < Bytes::UNLIMITED.get();
+            let of = if limited { format!(" of {}", size(card.capacity)) } else { String::new() };
+            format!(", {}{of}", size(card.in_use()))
+        });
     // A shell script goes on after a command that failed, perhaps for long.
     let failed = inbox.processes.values().find_map(|speaker| speaker.exception.as_ref());
     let failed = failed.map(|(exception, _)| format!("; {} in a process", exception.r#type));
@@ -78,6 +83,9 @@ mod tests {
             text(&inbox, Some(&ledger), Duration::from_secs(3), 0),
             "step 2, 1.00 GiB of 8.00 GiB, 3 s"
         );
+        let card = CardView { capacity: Bytes::UNLIMITED.get(), used: 1 << 30, ..CardView::default() };
+        let boundless = LedgerView { cards: vec![card], ..LedgerView::default() };
+        assert_eq!(text(&inbox, Some(&boundless), Duration::from_secs(3), 0), "step 2, 1.00 GiB, 3 s");
         let (message, traceback) = (String::new(), String::new());
         let exception = Exception { r#type: "KeyError".to_owned(), message, traceback };
         inbox.processes.get_mut(&7).unwrap().exception = Some((exception, false));

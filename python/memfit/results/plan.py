@@ -97,8 +97,8 @@ class PatchNumbers:
     """Comparison of the original and the changed script on this machine's CPU, with small batches."""
 
     equal: bool | None = None
-    """True if all gradients, buffers and optimizer settings are equal within rounding; absent if they could
-    not be compared.
+    """True if all gradients, updates, buffers and optimizer settings are equal within rounding; absent if
+    they could not be compared.
     """
     why: str | None = None
     """Reason why they could not be compared."""

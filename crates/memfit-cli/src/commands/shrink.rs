@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use memfit_cards::UNLIMITED;
 use memfit_channel::{Part, Planned};
+use memfit_devices::Bytes;
 use memfit_report::text;
 use memfit_report::wire::{Peak, ShrinkBytes, ShrinkReport, schema};
 use memfit_run::{Ended, Home, Interrupt, Progress as _, Rehearsal, Request, report};
@@ -162,7 +162,7 @@ impl Bench for Runs<'_> {
 impl Runs<'_> {
     fn request(&self, settings: &[(Lever, Value)], pass: Pass) -> Request {
         let levers = settings.iter().map(|(lever, value)| lever_setup(*lever, value)).collect();
-        let card = self.request.card.with_memory(UNLIMITED);
+        let card = self.request.card.with_memory(Bytes::UNLIMITED);
         let part = match pass {
             Pass::Training => Part::Training,
             Pass::Inference => Part::Inference,

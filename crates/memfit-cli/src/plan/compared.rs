@@ -1,5 +1,5 @@
 //! Compares a changed script with the original numerically: both train a few steps with small batches on this
-//! machine's CPU, and the gradients, buffers and settings of every optimizer step are compared.
+//! machine's CPU, and the gradients, updates, buffers and settings of every optimizer step are compared.
 
 use std::time::Duration;
 

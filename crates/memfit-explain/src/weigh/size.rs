@@ -189,7 +189,7 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
         let apply = analysis.change(Lever::Checkpointing, &lines, RecordedFacts::Nothing);
-        let how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass";
+        let how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass; BatchNorm in a block would update its running statistics twice";
         fixes.push(modelled_fix(analysis, Lever::Checkpointing, saves, how.to_owned(), apply));
         let offload = around_the_model(analysis, Lever::ActivationOffload);
         let largest = timeline.live().filter(|life| of_step(life));

@@ -29,5 +29,8 @@ pub fn doctor(report: &DoctorReport, canvas: Canvas) -> String {
         (BAD, "`memfit run` does not work here yet.")
     };
     let _ = writeln!(out, "\n{}", paint(style, verdict));
+    if report.checks.iter().any(|check| check.health == Health::Absent) {
+        let _ = writeln!(out, "{}", paint(DIM, "`-`: not here, and only needed for what its line says."));
+    }
     out
 }

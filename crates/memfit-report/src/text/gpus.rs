@@ -37,16 +37,19 @@ pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
     out
 }
 
-/// One GPU, with the source of each figure.
+/// One GPU, followed by the source of each figure.
 pub fn gpu(device: &Device, canvas: Canvas) -> String {
     let mut out = String::new();
     let dot = canvas.dot();
     let _ = writeln!(out, "{}  {}", paint(BOLD, &device.name), paint(DIM, &device.id));
+    let mut sources: Vec<(String, Vec<String>)> = Vec::new();
     let mut field = |label: &str, text: &str, source: Option<&str>| {
         out.push_str(&canvas.wrapped(&format!("  {label:<16}"), DIM, text));
-        if let Some(source) = source {
-            let lines = canvas.wrapped(&" ".repeat(18), DIM, source);
-            let _ = write!(out, "{}", paint(DIM, &lines));
+        let Some(source) = source else { return };
+        match sources.iter_mut().find(|(known, _)| known == source) {
+            Some((_, labels)) if labels.iter().any(|known| known == label) => {}
+            Some((_, labels)) => labels.push(label.to_owned()),
+            None => sources.push((source.to_owned(), vec![label.to_owned()])),
         }
     };
     field("architecture", &format!("{}{dot}{}", device.architecture, device.class), None);
@@ -104,6 +107,13 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
     }
     if let Some(other) = device.outside.as_ref().and_then(|seen| seen.parts.other_processes) {
         field("other programs", &format!("{other}, assumed in each run"), device.calibrated_by());
+    }
+    if !sources.is_empty() {
+        let _ = writeln!(out, "\n{}", paint(DIM, "Sources"));
+    }
+    for (source, labels) in sources {
+        let lines = canvas.wrapped("  ", DIM, &format!("{}: {source}", labels.join(", ")));
+        let _ = write!(out, "{}", paint(DIM, &lines));
     }
     out
 }

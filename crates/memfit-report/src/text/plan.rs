@@ -114,7 +114,7 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
             || "equal".to_owned(),
             |share| format!("equal within rounding ({share:.0e} at most)"),
         );
-        (GOOD, format!("its gradients, buffers and optimizer settings are {apart}, {how}"))
+        (GOOD, format!("its gradients, updates, buffers and optimizer settings are {apart}, {how}"))
     } else {
         (BAD, format!("it trains differently from the original script: {}, {how}", numbers.difference_told()))
     }];
@@ -360,12 +360,12 @@ mod tests {
         };
         assert_eq!(
             sentences(&compared),
-            "its gradients, buffers and optimizer settings are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 in micro-batches of 2; with micro-batch, checkpointing)"
+            "its gradients, updates, buffers and optimizer settings are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 in micro-batches of 2; with micro-batch, checkpointing)"
         );
         let exact = PatchNumbers { difference: Some(0.0), part: None, ..compared.clone() };
         assert!(
             sentences(&exact)
-                .starts_with("its gradients, buffers and optimizer settings are equal, compared"),
+                .starts_with("its gradients, updates, buffers and optimizer settings are equal, compared"),
             "{}",
             sentences(&exact)
         );

@@ -111,6 +111,9 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
         marks.0, marks.1
     );
     out.push_str(&canvas.wrapped("  ", DIM, &legend));
+    if !wide {
+        let _ = writeln!(out, "{}", paint(DIM, &format!("  {WIDE} columns also show what each saves")));
+    }
 }
 
 /// A number of parameters: `1,234`, `66.4 M`.

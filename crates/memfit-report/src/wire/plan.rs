@@ -90,7 +90,7 @@ pub struct PlanPatch {
 /// Comparison of the original and the changed script on this machine's CPU, with small batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PatchNumbers {
-    /// `true` if all gradients, buffers and optimizer settings are equal within rounding; absent if they
+    /// `true` if all gradients, updates, buffers and optimizer settings are equal within rounding; absent if they
     /// could not be compared.
     pub equal: Option<bool>,
     /// Reason why they could not be compared.

@@ -15,6 +15,8 @@ import types
 from . import imports
 
 NAME, UTILS = "torch._dynamo", "torch._dynamo.utils"
+# Modules whose functions PyTorch asks it to disable: each mode of dispatch is one.
+LIBRARIES = ("torch.", f"{__package__}.")
 # One for both modules: the code of each imports the other. Another thread waits.
 _lock = threading.RLock()
 
@@ -115,9 +117,11 @@ class _Compiler(_Run):
         return {"graph_break": _graph_break, "disable": self.disable}
 
     def disable(self, function=None, *arguments, **options):
-        """Answer PyTorch, which asks it for its own functions: nothing has to be disabled yet."""
-        its_own = isinstance(function, types.FunctionType) and function.__module__.startswith("torch.")
-        if its_own and len(arguments) == 1:
+        """Answer PyTorch, which asks it for functions of its own and of this package: nothing has to be
+        disabled yet.
+        """
+        known = isinstance(function, types.FunctionType) and function.__module__.startswith(LIBRARIES)
+        if known and len(arguments) == 1:
             self.disabled.append((function, arguments, options))
             return function
         self()

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use memfit_cards::{Arguments, UNLIMITED};
+use memfit_cards::Arguments;
 use memfit_ci::{Measurement, Roots, Script, largest_batch};
-use memfit_devices::Catalogue;
+use memfit_devices::{Bytes, Catalogue};
 use memfit_recording::{Recording, Source};
 use memfit_report::wire::{Problem, RunReport, Verdict};
 use memfit_run::{Home, Interrupt, Request, RunError, read_source, without_secrets};
@@ -71,7 +71,7 @@ impl Measurer<'_> {
         let fits = report.verdict == Verdict::Fits;
         if report.verdict == Verdict::Oom {
             Ran { report, recording, last_output } =
-                self.run(&Request { card: request.card.with_memory(UNLIMITED), ..request.clone() })?;
+                self.run(&Request { card: request.card.with_memory(Bytes::UNLIMITED), ..request.clone() })?;
         }
         if report.verdict != Verdict::Fits {
             return Err(Unmeasured::Problem(no_answer(&report, &last_output)));

@@ -6,6 +6,7 @@ computes later. The same holds for an average of the weights and for a schedule 
 
 import collections
 import gc
+import itertools
 import math
 from typing import NamedTuple
 
@@ -36,19 +37,35 @@ class States:
         self.torch = torch
         # Versions of the parameters outside the optimizer, which count only once they change.
         self.versions = {}
+        # The modules' places in the order of their creation, by `id`. The collector's order is another one.
+        self.places = {}
+        self._count_modules()
+
+    def _count_modules(self):
+        module_class, places, numbers = self.torch.nn.Module, self.places, itertools.count()
+
+        # Copies are made without `__init__`.
+        def new(cls, *args, **kwargs):
+            original = super(module_class, cls).__new__
+            made = original(cls) if original is object.__new__ else original(cls, *args, **kwargs)
+            places[id(made)] = next(numbers)
+            return made
+
+        module_class.__new__ = new
+
+    def _modules(self):
+        """Return all modules in the order of their creation."""
+        gc.collect()
+        # Checks the type, since some objects answer `isinstance` with a warning.
+        found = [each for each in gc.get_objects() if issubclass(type(each), self.torch.nn.Module)]
+        return sorted(found, key=lambda each: self.places.get(id(each), -1))
 
     def read(self, optimizer):
         """Return the state's tensors, by keys that wrappers around modules do not change."""
-        torch = self.torch
         held = {id(each) for group in optimizer.param_groups for each in group["params"]}
         numbers = collections.Counter()
         found = {}
-        # A collection brings the objects into the order of their creation.
-        gc.collect()
-        for module in gc.get_objects():
-            # Checks the type, since some objects answer `isinstance` with a warning.
-            if not issubclass(type(module), torch.nn.Module):
-                continue
+        for module in self._modules():
             kind = type(module).__name__
             owner = f"{kind} {numbers[kind]}"
             numbers[kind] += 1
