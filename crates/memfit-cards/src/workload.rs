@@ -5,7 +5,6 @@ use memfit_channel::message::Training;
 use memfit_devices::{Bytes, Device};
 use memfit_run::{Card, Ended, Rehearsal, Request, RunError};
 
-
 /// The size of a training run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Workload {

@@ -45,13 +45,11 @@ fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u
         (Some(_), steps) if wanted == 0 => format!("step {steps}"),
         (Some(_), steps) => format!("step {steps} of {wanted}"),
     };
-    let memory = fullest
-        .filter(|card| card.used > 0)
-        .map(|card| {
-            let limited = card.capacity < Bytes::UNLIMITED.get();
-            let of = if limited { format!(" of {}", size(card.capacity)) } else { String::new() };
-            format!(", {}{of}", size(card.in_use()))
-        });
+    let memory = fullest.filter(|card| card.used > 0).map(|card| {
+        let limited = card.capacity < Bytes::UNLIMITED.get();
+        let of = if limited { format!(" of {}", size(card.capacity)) } else { String::new() };
+        format!(", {}{of}", size(card.in_use()))
+    });
     // A shell script goes on after a command that failed, perhaps for long.
     let failed = inbox.processes.values().find_map(|speaker| speaker.exception.as_ref());
     let failed = failed.map(|(exception, _)| format!("; {} in a process", exception.r#type));

@@ -103,7 +103,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         } else {
             format!("context: {context}; libraries: {libraries}; communicators: {communication}")
         };
-        field("non-PyTorch", &text, Some(&source));
+        field("non-PyTorch", &text, Some(&format!("{release}{source}")));
     }
     if let Some(other) = device.outside.as_ref().and_then(|seen| seen.parts.other_processes) {
         field("other programs", &format!("{other}, assumed in each run"), device.calibrated_by());
