@@ -90,8 +90,8 @@ pub struct PlanPatch {
 /// Comparison of the original and the changed script on this machine's CPU, with small batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PatchNumbers {
-    /// `true` if all gradients, updates, buffers and optimizer settings are equal within rounding; absent if they
-    /// could not be compared.
+    /// `true` if all gradients, updates, buffers and optimizer settings are equal within rounding; absent if
+    /// they could not be compared.
     pub equal: Option<bool>,
     /// Reason why they could not be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
