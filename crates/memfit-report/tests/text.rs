@@ -11,8 +11,8 @@ use memfit_devices::{
 use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
-    CalibrateReport, CardKind, Check, DoctorReport, Health, NotRun, RunReport, WatchReport, WatchedCard,
-    WatchedOom, WatchedProcess, WatchedRun, schema,
+    CalibrateReport, CardKind, Check, CodeLine, DoctorReport, Health, NotRun, OutsideModules, RunReport,
+    WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun, schema,
 };
 use memfit_vocabulary::Remark;
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
@@ -315,6 +315,28 @@ fn growth_is_told_where_it_would_matter() {
     // Such a small growth is noise: it would take two hundred thousand steps to matter.
     report.coverage.growth_per_step = Some(report.headroom / 200_000);
     assert!(!text_of(&report).contains("grew"), "{}", text_of(&report));
+}
+
+#[test]
+fn tensors_of_no_module_stand_first_where_they_take_the_most() {
+    let mut report = fits();
+    let outside = |report: &mut RunReport, bytes, line| {
+        report.at_peak.as_mut().unwrap().outside_modules = Some(OutsideModules { bytes, line });
+    };
+    let (file, function) = ("train.py".to_owned(), "train".to_owned());
+    let line = Some(CodeLine { file, line: 16, function, text: None });
+    outside(&mut report, 1 << 20, line.clone());
+    assert!(!plain(&report, 120, true).contains("outside of modules"), "a module has more");
+    outside(&mut report, 3 << 30, line);
+    let text = plain(&report, 120, true);
+    let (heading, rest) = text.split_once("Largest modules at the peak\n").unwrap();
+    assert!(!heading.contains("outside of modules"));
+    assert_eq!(
+        rest.lines().next().unwrap().trim(),
+        "3.00 GiB  outside of modules, most of it at train.py:16 in train"
+    );
+    outside(&mut report, 3 << 30, None);
+    assert!(plain(&report, 120, true).contains("3.00 GiB  outside of modules\n"), "stacks were not recorded");
 }
 
 #[test]

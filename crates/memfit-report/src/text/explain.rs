@@ -153,11 +153,15 @@ fn place(line: &CodeLine) -> String {
     format!("{}:{}", line.file, line.line)
 }
 
+/// A line with its function.
+pub(super) fn in_function(line: &CodeLine) -> String {
+    let function = if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
+    format!("{}{function}", place(line))
+}
+
 fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
     for line in lines.iter().take(MAX_LINES) {
-        let function =
-            if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
-        let text = canvas.shortened(&format!("at {}{function}", place(line)), canvas.columns() - 4);
+        let text = canvas.shortened(&format!("at {}", in_function(line)), canvas.columns() - 4);
         let _ = writeln!(out, "    {}", paint(DIM, &text));
         if let Some(code) = &line.text {
             let _ = writeln!(out, "       {}", canvas.shortened(code, canvas.columns() - 8));
