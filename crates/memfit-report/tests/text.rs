@@ -11,8 +11,8 @@ use memfit_devices::{
 use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
-    CalibrateReport, CardKind, Check, CodeLine, DoctorReport, Health, NotRun, OutsideModules, RunReport,
-    WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun, schema,
+    CalibrateReport, CardKind, Check, CodeLine, DoctorReport, ExplainReport, Health, NotRun, OutsideModules,
+    RunReport, WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun, schema,
 };
 use memfit_vocabulary::Remark;
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
@@ -38,6 +38,23 @@ fn an_explanation_of_each_cause() {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         insta::assert_snapshot!(format!("explained_{}", report.cause), text);
     }
+}
+
+#[test]
+fn a_stack_is_shown_once() {
+    let canvas = Canvas { width: 100, unicode: true };
+    let text = |report: &_| anstream::adapter::strip_str(&text::explain(report, canvas)).to_string();
+    let with_stack =
+        |report: &ExplainReport| report.evidence.first().is_some_and(|first| !first.stack.is_empty());
+    let mut report = support::explained::each().find(with_stack).unwrap();
+    report.evidence.truncate(1);
+    let once = text(&report);
+    report.evidence.push(report.evidence[0].clone());
+    let twice = text(&report);
+    let line = &report.evidence[0].stack[0];
+    let frame = format!("at {}:{}", line.file, line.line);
+    assert_eq!((once.matches(&frame).count(), twice.matches(&frame).count()), (1, 1), "{twice}");
+    assert!(twice.contains(&format!("{}:{}, as above", line.file, line.line)), "{twice}");
 }
 
 #[test]

@@ -22,10 +22,19 @@ pub(super) const REMEDIES: &str = "What would have helped";
 pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
+    let mut shown: &[CodeLine] = &[];
     for evidence in &report.evidence {
         out.push('\n');
         out.push_str(&canvas.wrapped("  ", Style::new(), &evidence.text));
-        stack(&mut out, &evidence.stack, canvas);
+        match evidence.stack.first() {
+            Some(line) if evidence.stack == shown => {
+                let _ = writeln!(out, "    {}", paint(DIM, &format!("{}, as above", place(line))));
+            }
+            _ => stack(&mut out, &evidence.stack, canvas),
+        }
+        if !evidence.stack.is_empty() {
+            shown = &evidence.stack;
+        }
     }
     if !report.holders.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What held the memory"));
