@@ -162,11 +162,15 @@ def test_memory_that_grows_from_step_to_step_is_seen_to_the_byte(tmp_path):
             optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.1), []
             for _ in range(20):
                 model(x).mean().backward(); optimizer.step(); optimizer.zero_grad()
-                kept.append(torch.zeros(1000, device="cuda"))
+                kept.append(torch.zeros(1 << 26, device="cuda"))
             """,
         )
     )
-    assert report["coverage"]["growth_per_step"] == 4000
+    assert report["coverage"]["growth_per_step"] == 256 * MIB
+    outside = report["at_peak"]["outside_modules"]
+    assert outside["bytes"] > 2 * 256 * MIB
+    written = (tmp_path / "train.py").read_text().splitlines()
+    assert "kept.append" in written[outside["line"]["line"] - 1]
 
 
 def test_inference_is_counted_by_passes_of_the_outermost_module(tmp_path):

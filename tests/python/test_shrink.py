@@ -46,6 +46,9 @@ class Model(nn.Module):
 
 model = Model().cuda()
 optimizer = torch.optim.AdamW(model.parameters())
+# As for a picture of the graph in TensorBoard: no pass of the training.
+for training in (False, True):
+    torch.jit.trace(model.train(training), torch.zeros(1, 128, dtype=torch.long, device="cuda"))
 for step in range(3):
     x = torch.zeros(4, 128, dtype=torch.long, device="cuda")
     loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())

@@ -27,6 +27,8 @@ pub struct Composition {
     /// Bytes by module, largest first: requested bytes of its tensors in the forward and backward pass, its
     /// parameters, and their gradients and optimizer state.
     pub modules: Vec<ModuleBytes>,
+    /// Requested bytes of tensors that belong to no module.
+    pub outside_modules: u64,
     /// Bytes of blocks with an unknown requested size: they count fully, and add nothing to `rounding`.
     pub unmeasured: u64,
 }
@@ -88,6 +90,7 @@ pub fn composition_at(track: &Track, device: u8, moment: u32) -> Composition {
         allocated,
         reserved,
         by_category,
+        outside_modules: modules.get(&TextId::NONE).copied().unwrap_or_default(),
         modules: named_modules(track, modules),
         unmeasured,
     }

@@ -11,8 +11,8 @@ use memfit_devices::{
 use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
-    CalibrateReport, CardKind, Check, DoctorReport, Health, NotRun, RunReport, WatchReport, WatchedCard,
-    WatchedOom, WatchedProcess, WatchedRun, schema,
+    CalibrateReport, CardKind, Check, CodeLine, DoctorReport, ExplainReport, Health, NotRun, OutsideModules,
+    RunReport, WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun, schema,
 };
 use memfit_vocabulary::Remark;
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
@@ -38,6 +38,23 @@ fn an_explanation_of_each_cause() {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         insta::assert_snapshot!(format!("explained_{}", report.cause), text);
     }
+}
+
+#[test]
+fn a_stack_is_shown_once() {
+    let canvas = Canvas { width: 100, unicode: true };
+    let text = |report: &_| anstream::adapter::strip_str(&text::explain(report, canvas)).to_string();
+    let with_stack =
+        |report: &ExplainReport| report.evidence.first().is_some_and(|first| !first.stack.is_empty());
+    let mut report = support::explained::each().find(with_stack).unwrap();
+    report.evidence.truncate(1);
+    let once = text(&report);
+    report.evidence.push(report.evidence[0].clone());
+    let twice = text(&report);
+    let line = &report.evidence[0].stack[0];
+    let frame = format!("at {}:{}", line.file, line.line);
+    assert_eq!((once.matches(&frame).count(), twice.matches(&frame).count()), (1, 1), "{twice}");
+    assert!(twice.contains(&format!("{}:{}, as above", line.file, line.line)), "{twice}");
 }
 
 #[test]
@@ -315,6 +332,28 @@ fn growth_is_told_where_it_would_matter() {
     // Such a small growth is noise: it would take two hundred thousand steps to matter.
     report.coverage.growth_per_step = Some(report.headroom / 200_000);
     assert!(!text_of(&report).contains("grew"), "{}", text_of(&report));
+}
+
+#[test]
+fn tensors_of_no_module_stand_first_where_they_take_the_most() {
+    let mut report = fits();
+    let outside = |report: &mut RunReport, bytes, line| {
+        report.at_peak.as_mut().unwrap().outside_modules = Some(OutsideModules { bytes, line });
+    };
+    let (file, function) = ("train.py".to_owned(), "train".to_owned());
+    let line = Some(CodeLine { file, line: 16, function, text: None });
+    outside(&mut report, 1 << 20, line.clone());
+    assert!(!plain(&report, 120, true).contains("outside of modules"), "a module has more");
+    outside(&mut report, 3 << 30, line);
+    let text = plain(&report, 120, true);
+    let (heading, rest) = text.split_once("Largest modules at the peak\n").unwrap();
+    assert!(!heading.contains("outside of modules"));
+    assert_eq!(
+        rest.lines().next().unwrap().trim(),
+        "3.00 GiB  outside of modules, most of it at train.py:16 in train"
+    );
+    outside(&mut report, 3 << 30, None);
+    assert!(plain(&report, 120, true).contains("3.00 GiB  outside of modules\n"), "stacks were not recorded");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use memfit_channel::{RunDir, events};
-use memfit_explain::{Composition, at_peak};
+use memfit_explain::{Composition, LineBytes, at_peak, lines_at_peak};
 use memfit_recording::{Limits, MomentKind, Origin, OriginKind, Recording, SourceFile, Track, Trial};
-use memfit_report::wire::{AtPeak, CategoryBytes, ModuleBytes};
+use memfit_report::wire::{AtPeak, CategoryBytes, CodeLine, ModuleBytes, OutsideModules};
 
 use crate::inbox::Inbox;
 use crate::{Facts, Request, RunError};
@@ -60,11 +60,22 @@ pub(crate) fn fullest(track: &Track) -> Option<Fullest> {
         devices[at].reserved = devices[at].reserved.max(moment.reserved);
     }
     let mut fullest = devices.into_iter().max_by_key(|fullest| fullest.reserved)?;
-    fullest.at_peak = u8::try_from(fullest.device).ok().and_then(|device| at_peak(track, device)).map(wire);
+    fullest.at_peak = u8::try_from(fullest.device).ok().and_then(|device| {
+        let composition = at_peak(track, device)?;
+        let largest = composition.modules.first().map_or(0, |module| module.bytes);
+        // The line is only reported where it holds more than any module.
+        let line = if composition.outside_modules > largest {
+            lines_at_peak(track, device).into_iter().find(|line| line.module.is_empty())
+        } else {
+            None
+        };
+        Some(wire(composition, line))
+    });
     Some(fullest)
 }
 
-fn wire(composition: Composition) -> AtPeak {
+/// Builds the wire form. `outside` is the line that allocated most of the memory that belongs to no module.
+fn wire(composition: Composition, outside: Option<LineBytes>) -> AtPeak {
     let module = |module: memfit_explain::ModuleBytes| ModuleBytes { name: module.name, bytes: module.bytes };
     AtPeak {
         step: composition.step,
@@ -73,6 +84,15 @@ fn wire(composition: Composition) -> AtPeak {
         reserved: composition.reserved,
         by_category: composition.by_category.into_iter().collect::<CategoryBytes>(),
         modules: composition.modules.into_iter().take(MAX_MODULES).map(module).collect(),
+        outside_modules: (composition.outside_modules > 0).then(|| OutsideModules {
+            bytes: composition.outside_modules,
+            line: outside.map(|line| CodeLine {
+                file: line.file,
+                line: line.line,
+                function: line.function,
+                text: None,
+            }),
+        }),
     }
 }
 

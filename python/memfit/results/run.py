@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from .._api.report import RunQuestions
 
 if TYPE_CHECKING:
-    from .explain import Fix
+    from .explain import CodeLine, Fix
 
 Verdict = Literal["fits", "oom", "unknown", "error"]
 CardKind = Literal["virtual", "real"]
@@ -163,6 +163,20 @@ class AtPeak:
     """Parts of `reserved`, which they sum to."""
     modules: tuple[ModuleBytes, ...]
     """The modules with the most allocated bytes at that moment."""
+    outside_modules: OutsideModules | None = None
+    """Tensors that belong to no module; absent if there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutsideModules:
+    """Memory of tensors that belong to no module, such as batches and results that the script keeps."""
+
+    bytes: int
+    """Requested bytes."""
+    line: CodeLine | None = None
+    """The line of the script that allocated most of it; absent if a module has more, or if stacks were not
+    recorded.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,6 +131,9 @@ impl Bench for Runs<'_> {
             }
             Some(part) if part.error.is_empty() => peak = within(peak, part.allocated, part.reserved),
             Some(part) => problem = Some(part.error.clone()),
+            None if reported.is_none() => {
+                problem = Some("memfit could not tell what the script trains".to_owned());
+            }
             None => problem = Some("the script called no model that its optimizers train".to_owned()),
         }
         if settings.is_empty()

@@ -136,6 +136,7 @@ fn a_training_step_is_told_apart() {
             ModuleBytes { name: "model.relu".into(), bytes: 5000 },
         ]
     );
+    assert_eq!(composition.outside_modules, 3000 + 4, "the batch and the loss");
     assert_eq!(composition.unmeasured, 0);
 }
 

@@ -22,10 +22,19 @@ pub(super) const REMEDIES: &str = "What would have helped";
 pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
+    let mut shown: &[CodeLine] = &[];
     for evidence in &report.evidence {
         out.push('\n');
         out.push_str(&canvas.wrapped("  ", Style::new(), &evidence.text));
-        stack(&mut out, &evidence.stack, canvas);
+        match evidence.stack.first() {
+            Some(line) if evidence.stack == shown => {
+                let _ = writeln!(out, "    {}", paint(DIM, &format!("{}, as above", place(line))));
+            }
+            _ => stack(&mut out, &evidence.stack, canvas),
+        }
+        if !evidence.stack.is_empty() {
+            shown = &evidence.stack;
+        }
     }
     if !report.holders.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What held the memory"));
@@ -153,11 +162,15 @@ fn place(line: &CodeLine) -> String {
     format!("{}:{}", line.file, line.line)
 }
 
+/// A line with its function.
+pub(super) fn in_function(line: &CodeLine) -> String {
+    let function = if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
+    format!("{}{function}", place(line))
+}
+
 fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
     for line in lines.iter().take(MAX_LINES) {
-        let function =
-            if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
-        let text = canvas.shortened(&format!("at {}{function}", place(line)), canvas.columns() - 4);
+        let text = canvas.shortened(&format!("at {}", in_function(line)), canvas.columns() - 4);
         let _ = writeln!(out, "    {}", paint(DIM, &text));
         if let Some(code) = &line.text {
             let _ = writeln!(out, "       {}", canvas.shortened(code, canvas.columns() - 8));

@@ -116,7 +116,14 @@ fn ran_out(oom: Option<&ReplayOom>) -> String {
     oom.map_or_else(
         || "never".to_owned(),
         |oom| {
-            let left = oom.device_free.map(|free| format!(", {} left on the device", size(free)));
+            let left = oom.device_free.map(|free| {
+                let why = if free >= oom.requested {
+                    ": memory is reserved in whole segments or pages, which take more"
+                } else {
+                    ""
+                };
+                format!(", {} left on the device{why}", size(free))
+            });
             format!(
                 "at event {}, asking for {} with {} allocated and {} reserved{}",
                 count(oom.event),

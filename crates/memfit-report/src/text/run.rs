@@ -7,6 +7,7 @@ use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{covered, grew_once, growth, not_run, steps, without_folder};
+use super::explain::in_function;
 use super::{signed_size, size};
 use crate::wire::{AtPeak, CardKind, Oom, PeakEnd, RunReport, Time, Verdict};
 
@@ -252,6 +253,13 @@ fn colour(category: Category) -> Style {
 fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     let Some(peak) = peak.filter(|peak| !peak.modules.is_empty()) else { return };
     let _ = writeln!(out, "\n  {}", paint(BOLD, "Largest modules at the peak"));
+    let largest = peak.modules.first().map_or(0, |module| module.bytes);
+    if let Some(outside) = peak.outside_modules.as_ref().filter(|outside| outside.bytes > largest) {
+        let line = outside.line.as_ref();
+        let place = line.map_or(String::new(), |line| format!(", most of it at {}", in_function(line)));
+        let first = format!("  {:>width$}  ", size(outside.bytes), width = LABEL + SIZE);
+        out.push_str(&canvas.wrapped(&first, Style::new(), &format!("outside of modules{place}")));
+    }
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
     for module in peak.modules.iter().take(MAX_MODULES) {
         let name = match module.name.as_bytes() {

@@ -6,7 +6,7 @@ use memfit_devices::Origin;
 use memfit_vocabulary::{Category, Cause, Phase};
 use serde::{Deserialize, Serialize};
 
-use super::explain::Fix;
+use super::explain::{CodeLine, Fix};
 
 /// The report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -231,6 +231,19 @@ pub struct AtPeak {
     pub by_category: CategoryBytes,
     /// The modules with the most allocated bytes at that moment.
     pub modules: Vec<ModuleBytes>,
+    /// Tensors that belong to no module; absent if there are none.
+    #[serde(default)]
+    pub outside_modules: Option<OutsideModules>,
+}
+
+/// Memory of tensors that belong to no module, such as batches and results that the script keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideModules {
+    /// Requested bytes.
+    pub bytes: u64,
+    /// The line of the script that allocated most of it; absent if a module has more, or if stacks were not
+    /// recorded.
+    pub line: Option<CodeLine>,
 }
 
 /// Memory of one module.

@@ -11,8 +11,8 @@ use memfit_devices::Origin;
 use memfit_report::remarks::Note;
 use memfit_report::wire::{
     AssumedValue, AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit,
-    ExplainFix, Fidelity, FixProof, Host, ModuleBytes, Oom, Outside, OutsidePart, Peak, PeakEnd,
-    PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
+    ExplainFix, Fidelity, FixProof, Host, ModuleBytes, Oom, Outside, OutsideModules, OutsidePart, Peak,
+    PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
 use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof, Remark};
 
@@ -50,6 +50,7 @@ fn at_peak() -> AtPeak {
                 MIB,
             ),
         ],
+        outside_modules: Some(OutsideModules { bytes: 74 * MIB, line: None }),
     }
 }
 

@@ -84,6 +84,14 @@ fn changed() -> ReplayReport {
         ranks: vec![0, 1],
         under: under("expandable_segments:True", Some(16 * GIB)),
         peak: ReplayPeak { allocated: 14 * GIB, reserved: 15 * GIB },
+        // An expandable segment grows by whole pages.
+        oom: Some(ReplayOom {
+            event: 503,
+            requested: 49 * MIB,
+            allocated: 14 * GIB,
+            reserved: 15 * GIB,
+            device_free: Some(53 * MIB),
+        }),
         changes: vec![
             change("train.py:42", "drop", None),
             change("activations", "scale", Some(0.5)),

@@ -177,6 +177,9 @@ class Modules:
             session.notes.module(module)
             with self.as_they_are():
                 session.notes.inputs(arguments)
+                if session.torch.jit.is_tracing():
+                    # No pass of a training or an evaluation, and its sizes are tensors.
+                    return
                 session.passes.called(module, arguments)
                 if session.planned is not None:
                     session.planned.saw(arguments)
@@ -190,7 +193,7 @@ class Modules:
             if not self.open:
                 return
             before = self.open.pop()
-            if output is not None:
+            if output is not None and not session.torch.jit.is_tracing():
                 session.forward_ended(module, output)
             # With gradients, the loss that follows belongs to the forward pass; within a step (forward pass
             # in a closure) the step continues.

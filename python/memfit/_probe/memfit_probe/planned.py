@@ -286,7 +286,9 @@ class Planned:
     def meets(self, model):
         """Return `True` if a module that is about to be called is the model that the plan is for."""
         session = self.session
-        if session.torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
+        if session.torch.compiler.is_compiling() or session.torch.jit.is_tracing():
+            return False
+        if session.watch is not None and session.watch.depth():
             return False
         self.facts.division.meets(model)
         # Data transforms are modules without parameters.
