@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|-third|-fourth|-fifth].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth] --verify
+        [--write measurements/check-planted[-second|-third|-fourth|-fifth|-sixth].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -124,6 +124,20 @@ SETS = {
         "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
         "[fourth](check-planted-fourth.md)): its first reading says how the mended rules do on code that they have "
         "not seen.",
+        "by someone who knew of the rules only the names in planted-kinds.toml",
+    ),
+    # Planted after the rules were mended on the fifth set.
+    "sixth": PlantedSet(
+        "sixth",
+        HERE / "planted-sixth.jsonl",
+        HERE / "planted-sixth-labels.toml",
+        HERE / "planted-sixth-readings.toml",
+        {"sixth": "bugs of the sixth set"},
+        "`memfit check` on a sixth set of planted bugs",
+        "This set was planted blind, after the rules had been mended on the five sets before "
+        "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
+        "[fourth](check-planted-fourth.md), [fifth](check-planted-fifth.md)): its first reading says how the mended "
+        "rules do on code that they have not seen.",
         "by someone who knew of the rules only the names in planted-kinds.toml",
     ),
 }
