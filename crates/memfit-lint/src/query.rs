@@ -1,8 +1,8 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Overlap,
-    Site, Span, Store, StoreKind, Value, Weights, Window,
+    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, Loop, LoopId, Op, OpKind,
+    Overlap, Site, Span, Store, StoreKind, Value, Weights, Window,
 };
 
 use crate::rule::Context;
@@ -350,4 +350,38 @@ fn makes_one_tensor(call: &Call) -> bool {
         path.starts_with("torch.nn.") && !several.iter().any(|layer| path.ends_with(layer))
             || path.starts_with("torchvision.models.") && !others.iter().any(|part| path.contains(part))
     })
+}
+
+/// Returns `true` if a loop gives the elements of a container to a model later: they are needed on the
+/// device.
+pub(crate) fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
+    let facts = context.facts;
+    let over = |looped: &&Loop| words(context.slice(looped.iterable)).any(|word| word == target);
+    facts.loops.iter().filter(over).any(|looped| {
+        facts.calls.iter().any(|call| {
+            let inside = looped.span.start <= call.span.start && call.span.end <= looped.span.end;
+            let given = call
+                .arguments
+                .iter()
+                .any(|given| looped.targets.iter().any(|name| name == context.slice(given.value_span)));
+            inside && given && facts.ops.iter().any(|op| op.kind == OpKind::Forward && op.span == call.span)
+        })
+    })
+}
+
+/// Functions that join the tensors of a container.
+const JOINS: &[&str] = &["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"];
+
+/// Calls that join the tensors of a container.
+pub(crate) fn joins<'a>(facts: &'a Facts, container: &'a str) -> impl Iterator<Item = &'a Call> {
+    facts.calls.iter().filter(move |call| {
+        call.path.as_deref().is_some_and(|path| JOINS.contains(&path))
+            && call.arguments.first().is_some_and(|first| facts.slice(first.value_span) == container)
+    })
+}
+
+/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to
+/// the host in the same statement is not.
+pub(crate) fn joined_on_device(facts: &Facts, container: &str) -> bool {
+    joins(facts, container).any(|call| !is_followed_by(facts, call.span, &["cpu", "numpy", "tolist"]))
 }

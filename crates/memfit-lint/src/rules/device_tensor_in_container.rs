@@ -30,7 +30,7 @@
 
 use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, OpKind, Store, StoreKind, Value};
 
-use crate::query::{grows, is_emptied, is_followed_by, is_large_on_gpu, returns_tensor, words};
+use crate::query::{grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -62,7 +62,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             facts.enclosing(store.site.looped).take_while(|id| Some(*id) != facts.looped(looped).parent);
         if !growing.any(|id| facts.over_batches(id))
             || is_dictionary(context, store)
-            || cut && joined_on_device(context, &store.target)
+            || cut && joined_on_device(facts, &store.target)
             || is_fed_to_models(context, &store.target)
         {
             continue;
@@ -168,24 +168,6 @@ fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
         || facts.text.contains(&format!("{text}.shape"))
 }
 
-/// Returns `true` if a loop gives the elements of a container to a model later: they are needed on the
-/// device.
-fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
-    let facts = context.facts;
-    let over =
-        |looped: &&memfit_source::Loop| words(context.slice(looped.iterable)).any(|word| word == target);
-    facts.loops.iter().filter(over).any(|looped| {
-        facts.calls.iter().any(|call| {
-            let inside = looped.span.start <= call.span.start && call.span.end <= looped.span.end;
-            let given = call
-                .arguments
-                .iter()
-                .any(|given| looped.targets.iter().any(|name| name == context.slice(given.value_span)));
-            inside && given && facts.ops.iter().any(|op| op.kind == OpKind::Forward && op.span == call.span)
-        })
-    })
-}
-
 /// Returns `true` for a value into which the function stores items by name: a dictionary, such as one of
 /// metrics.
 fn is_dictionary(context: &Context<'_>, store: &Store) -> bool {
@@ -195,19 +177,6 @@ fn is_dictionary(context: &Context<'_>, store: &Store) -> bool {
         let key = context.slice(other.span).strip_prefix(name).and_then(|rest| rest.strip_prefix('['));
         let quoted = key.map(|key| key.strip_prefix('f').unwrap_or(key));
         other.site.function == store.site.function && quoted.is_some_and(|key| key.starts_with(['"', '\'']))
-    })
-}
-
-/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to
-/// the host in the same statement is not.
-fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
-    let facts = context.facts;
-    facts.calls.iter().any(|call| {
-        let joins =
-            call.path.as_deref().is_some_and(|path| {
-                ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
-            }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target);
-        joins && !is_followed_by(facts, call.span, &["cpu", "numpy", "tolist"])
     })
 }
 

@@ -374,6 +374,7 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
             || !named
             || is_known
             || is_detached(facts, op.span)
+            || !is_handed_on(facts, op)
         {
             continue;
         }
@@ -405,6 +406,16 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(pass.span, "by this backward pass")
             .help("call it under `torch.no_grad()`, or detach its output");
     }
+}
+
+/// Returns `true` unless a called function runs the pass, and returns nothing that has the graph of its output.
+fn is_handed_on(facts: &Facts, op: &Op) -> bool {
+    let Some(called) = op.via.filter(|id| *id != FunctionId::MODULE) else { return true };
+    let mut own = facts
+        .ops
+        .iter()
+        .filter(|other| other.site.function == called && other.span == op.span && other.kind == op.kind);
+    own.next().is_none_or(|own| facts.function(called).returned.may_share(&own.graph))
 }
 
 /// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.

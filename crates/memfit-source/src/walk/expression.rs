@@ -181,7 +181,7 @@ impl<'a> Walker<'a> {
             let iterated = self.eval(&generator.iter);
             let (_, element, _) = self.iteration(&generator.iter, &iterated);
             let mut names = Vec::new();
-            super::statement::collect_names(&generator.target, &mut names);
+            super::bindings::collect_names(&generator.target, &mut names);
             for (index, name) in names.iter().enumerate() {
                 let value = match &element.kind {
                     Kind::Tuple(parts) if parts.len() == names.len() => parts[index].clone(),

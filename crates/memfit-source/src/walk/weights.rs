@@ -117,6 +117,7 @@ impl<'a> Walker<'a> {
             parts: Vec::new(),
             of_project: false,
             carries: None,
+            detaches: false,
             outputs: None,
             loops: false,
             class_path: None,
@@ -151,20 +152,20 @@ impl<'a> Walker<'a> {
             .map(|switch| switch.name.clone())
             .collect();
         let of_project = class.is_some() || call.path.is_none() && matches!(call.target.kind, Kind::Class(_));
-        let (parts, carries) = match (&call.path, &call.target.kind) {
+        let (parts, carries, detaches) = match (&call.path, &call.target.kind) {
             (None, Kind::Class(class)) => {
                 let class = self.facts.class(*class);
-                (class.parts.clone(), class.carries.clone())
+                (class.parts.clone(), class.carries.clone(), class.detaches)
             }
             (Some(_), _) => match class {
-                Some(class) => (class.parts.clone(), class.carries.clone()),
-                None => (Vec::new(), None),
+                Some(class) => (class.parts.clone(), class.carries.clone(), class.detaches),
+                None => (Vec::new(), None, false),
             },
-            _ => (Vec::new(), None),
+            _ => (Vec::new(), None, false),
         };
         let model = &mut self.facts.models[id.index()];
         (model.parts, model.carries, model.class_path) = (parts, carries, class_path);
-        model.of_project = of_project;
+        (model.of_project, model.detaches) = (of_project, detaches);
         model.array_switches = array_switches;
         let own = Weights::from_model(id);
         call.arguments
