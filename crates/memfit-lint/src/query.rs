@@ -280,6 +280,22 @@ pub(crate) fn repeats(facts: &Facts, site: &Site) -> bool {
         || id != FunctionId::MODULE && facts.calls.iter().filter(calls).any(|call| call.site.looped.is_some())
 }
 
+/// Returns `true` for a function that the text gives to other code, which calls it: as an argument, in an
+/// attribute, or in a dictionary of hooks.
+pub(crate) fn is_callback(facts: &Facts, id: FunctionId) -> bool {
+    let is_it = |value: &Value| match &value.kind {
+        Kind::Function(given) => *given == id,
+        Kind::Partial(partial) => partial.of.kind == Kind::Function(id),
+        _ => false,
+    };
+    let given = |call: &Call| {
+        let of_partial = call.is("functools.partial");
+        !of_partial && call.arguments.iter().any(|argument| is_it(&argument.value))
+    };
+    facts.calls.iter().any(given)
+        || facts.stores.iter().any(|store| store.kind != StoreKind::Add && is_it(&store.value))
+}
+
 /// Returns `true` for `x["last"] = v`, which each iteration overwrites.
 pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
     let text = context.slice(store.span);
@@ -318,6 +334,16 @@ pub(crate) fn is_prepared(facts: &Facts, batch: &Value) -> bool {
 /// Returns `true` for a value that is detached in the same expression: `target(x).max(1)[0].detach()`.
 pub(crate) fn is_detached(facts: &Facts, span: Span) -> bool {
     is_followed_by(facts, span, &["detach"])
+}
+
+/// Returns `true` unless a called function runs the pass, and returns nothing that has the graph of its output.
+pub(crate) fn is_handed_on(facts: &Facts, op: &Op) -> bool {
+    let Some(called) = op.via.filter(|id| *id != FunctionId::MODULE) else { return true };
+    let mut own = facts
+        .ops
+        .iter()
+        .filter(|other| other.site.function == called && other.span == op.span && other.kind == op.kind);
+    own.next().is_none_or(|own| facts.function(called).returned.may_share(&own.graph))
 }
 
 /// Returns `true` for a part of what one of these methods is called on.

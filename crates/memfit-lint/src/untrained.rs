@@ -5,7 +5,7 @@ use memfit_source::{Call, Facts, Grad, Graph, Kind, Op, OpKind, Overlap, Span, S
 
 use crate::callers::{freezes, optimizers};
 use crate::passes::is_pass;
-use crate::query::{backwards, is_detached, optimizers_of, words};
+use crate::query::{backwards, is_detached, is_handed_on, optimizers_of, words};
 use crate::rule::{Context, Findings};
 
 /// Reports passes of models that are not trained, on inputs without a graph.
@@ -35,7 +35,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
                 !function.parameters.iter().any(|parameter| parameter == name)
             })
         };
-        if by_parts && derived() {
+        if by_parts && derived() || !is_handed_on(facts, op) {
             continue;
         }
         if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, op, call) {
@@ -143,6 +143,7 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
         bound && made && context.slice(call.span).lines().count() < 12
     });
     let evaluated = of(OpKind::EvalMode)
+        || is_evaluated_in_step(facts, op, model)
         || op.via.is_none() && model.starts_with("self.") && trains_parts(facts, function.class)
         || made_evaluating(facts, last)
         || context.given_model(op.site.function, model).is_some_and(|given| given.evaluated);
@@ -205,14 +206,24 @@ fn trains_another(facts: &Facts, last: &str) -> bool {
     })
 }
 
+/// Returns `true` if a function binds a name to what another expression is: `teacher = models[-1]`.
+fn is_name_of(facts: &Facts, op: &Op, name: &str, expression: &str) -> bool {
+    let function = facts.slice(facts.function(op.site.function).span);
+    let is_plain = |text: &str| !text.is_empty() && !text.contains(['(', ' ', '=']);
+    is_plain(name)
+        && expression.ends_with(']')
+        && function.lines().any(|line| line.trim().split_once(" = ") == Some((name, expression)))
+}
+
 /// Returns `true` if the function that trains another model puts this one into evaluation mode.
 fn is_evaluated_in_step(facts: &Facts, op: &Op, model: &str) -> bool {
     let here = |other: &&Op| other.site.function == op.site.function && other.via.is_none();
     let ops = || facts.ops.iter().filter(here);
     let mode = |kind: OpKind| ops().filter(move |other| other.kind == kind);
-    mode(OpKind::EvalMode).any(|mode| mode.receiver == model)
-        && !mode(OpKind::TrainMode).any(|mode| mode.receiver == model)
-        && mode(OpKind::TrainMode).any(|mode| mode.receiver != model)
+    let is_it = |mode: &Op| mode.receiver == model || is_name_of(facts, op, model, &mode.receiver);
+    mode(OpKind::EvalMode).any(is_it)
+        && !mode(OpKind::TrainMode).any(is_it)
+        && mode(OpKind::TrainMode).any(|mode| !is_it(mode))
         && ops().any(|other| matches!(other.kind, OpKind::Step { .. }))
 }
 

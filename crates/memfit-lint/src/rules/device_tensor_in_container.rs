@@ -28,7 +28,10 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, OpKind, Store, StoreKind, Value};
+use memfit_source::{
+    Argument, Call, Device, Facts, Flags, GraphState, IterableKind, Kind, LoopId, OpKind, Store, StoreKind,
+    Value,
+};
 
 use crate::query::{grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -60,7 +63,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // Only loops over data, not over a few parts. Around the loop in which it grows, it is made anew.
         let mut growing =
             facts.enclosing(store.site.looped).take_while(|id| Some(*id) != facts.looped(looped).parent);
-        if !growing.any(|id| facts.over_batches(id))
+        let over_data = |id| facts.over_batches(id) || passed && steps_in(facts, id);
+        if !growing.any(over_data)
             || is_dictionary(context, store)
             || cut && joined_on_device(facts, &store.target)
             || is_fed_to_models(context, &store.target)
@@ -90,6 +94,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+/// Returns `true` for a loop over data of any kind, each of whose iterations runs a backward pass.
+fn steps_in(facts: &Facts, looped: LoopId) -> bool {
+    let over = &facts.looped(looped).iterable_kind;
+    matches!(over, IterableKind::Other)
+        && facts.ops.iter().any(|op| {
+            op.site.looped == Some(looped) && op.via.is_none() && matches!(op.kind, OpKind::Backward(_))
+        })
 }
 
 /// Methods that tensors have and dictionaries, tuples and objects of models have not.
@@ -158,7 +171,19 @@ fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
                 && returns_tensor(facts, &op.receiver)
         })
     };
+    // `torch.cat([part.mean(1) for part in outputs])`
+    let is_joined_by_parts = || {
+        let over = format!(" in {}]", store.target);
+        facts.calls.iter().any(|call| {
+            call.path.as_deref().is_some_and(|path| path.starts_with("torch."))
+                && call
+                    .arguments
+                    .first()
+                    .is_some_and(|given| context.slice(given.value_span).ends_with(&over))
+        })
+    };
     store.value.is(Flags::DETACHED)
+        || is_joined_by_parts()
         || store.kind == StoreKind::Join
         || is_joined()
         || by_model()

@@ -43,7 +43,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
-use crate::query::{backwards, is_detached, mode_at, optimizers_of, words};
+use crate::query::{backwards, is_detached, is_handed_on, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -406,16 +406,6 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(pass.span, "by this backward pass")
             .help("call it under `torch.no_grad()`, or detach its output");
     }
-}
-
-/// Returns `true` unless a called function runs the pass, and returns nothing that has the graph of its output.
-fn is_handed_on(facts: &Facts, op: &Op) -> bool {
-    let Some(called) = op.via.filter(|id| *id != FunctionId::MODULE) else { return true };
-    let mut own = facts
-        .ops
-        .iter()
-        .filter(|other| other.site.function == called && other.span == op.span && other.kind == op.kind);
-    own.next().is_none_or(|own| facts.function(called).returned.may_share(&own.graph))
 }
 
 /// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.

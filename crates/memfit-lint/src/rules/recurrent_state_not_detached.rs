@@ -102,13 +102,15 @@ fn cuts_state(facts: &Facts, call: &Call) -> bool {
     })
 }
 
-/// Returns `true` if a loop takes a name from the result of a call: `result = rnn(x, h)`, `h = result[1]`.
+/// Returns `true` if a loop takes a name from the result of a call: `result = rnn(x, h)`, `h = result[1]`. A
+/// model of the project that detaches something may be what is called.
 fn is_unpacked(context: &Context<'_>, looped: LoopId, result: &str, name: &str) -> bool {
     let body = context.slice(context.facts.looped(looped).span);
-    body.lines().filter_map(|line| line.split_once(" = ")).any(|(targets, value)| {
-        let part = format!("{result}[");
-        names(targets).any(|word| word == name) && value.contains(&part)
-    })
+    !context.project.detaches
+        && body.lines().filter_map(|line| line.split_once(" = ")).any(|(targets, value)| {
+            let part = format!("{result}[");
+            names(targets).any(|word| word == name) && value.contains(&part)
+        })
 }
 
 /// Methods of models that leave their attributes alone.

@@ -208,12 +208,14 @@ impl<'a> Walker<'a> {
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
         let flags = last.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
+        // `{name: [] for name in names}` grows in its lists.
+        let is_of_lists = matches!(last.kind, Kind::Container { bounded: false }) && last.items.is_none();
         let mut made = Value {
             graph,
             device: last.device,
             flags,
             weights: last.weights.clone(),
-            ..Value::from_kind(Kind::Container { bounded: true })
+            ..Value::from_kind(Kind::Container { bounded: !is_of_lists })
         };
         made.add_item(&last);
         made

@@ -16,6 +16,9 @@ use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 use crate::project::{ClassExport, Index, Returned, Summary, SummaryOp, Switch, split};
 
+/// Methods that PyTorch's optimizers have.
+const OF_OPTIMIZERS: &[&str] = &["step", "zero_grad", "state_dict", "load_state_dict", "add_param_group"];
+
 /// Builds the index of a module.
 pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
     let functions = definitions.top_functions.keys().map(|name| (*name).to_owned()).collect();
@@ -36,6 +39,10 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 detaches: class.detaches,
                 is_frozen: class.is_frozen,
                 is_parameterless: class.is_parameterless,
+                is_optimizer: class.bases.iter().any(|base| base.ends_with("Optimizer"))
+                    && methods
+                        .iter()
+                        .all(|name| name.starts_with('_') || OF_OPTIMIZERS.contains(&name.as_str())),
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
