@@ -220,10 +220,16 @@ fn is_evaluated_in_step(facts: &Facts, op: &Op, model: &str) -> bool {
     let here = |other: &&Op| other.site.function == op.site.function && other.via.is_none();
     let ops = || facts.ops.iter().filter(here);
     let mode = |kind: OpKind| ops().filter(move |other| other.kind == kind);
-    let is_it = |mode: &Op| mode.receiver == model || is_name_of(facts, op, model, &mode.receiver);
-    mode(OpKind::EvalMode).any(is_it)
-        && !mode(OpKind::TrainMode).any(is_it)
-        && mode(OpKind::TrainMode).any(|mode| !is_it(mode))
+    // `models[-1].eval()`, where the name is bound to `models[-1]`
+    let by_place = |call: &Call| {
+        call.site.function == op.site.function
+            && call.is_method("eval")
+            && call.is_statement
+            && call.receiver.as_ref().is_some_and(|of| is_name_of(facts, op, model, facts.slice(of.span)))
+    };
+    (mode(OpKind::EvalMode).any(|mode| mode.receiver == model) || facts.calls.iter().any(by_place))
+        && !mode(OpKind::TrainMode).any(|mode| mode.receiver == model)
+        && mode(OpKind::TrainMode).any(|mode| mode.receiver != model)
         && ops().any(|other| matches!(other.kind, OpKind::Step { .. }))
 }
 
