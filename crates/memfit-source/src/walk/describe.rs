@@ -52,7 +52,7 @@ impl<'a> Walker<'a> {
                     || imported.iter().any(|(_, class)| class.has_batch_norm),
                 parts: self.parts(node),
                 carries: self.carried(node),
-                detaches: cuts(text),
+                detaches: self.detaches(node),
                 is_frozen: self.freezes_itself(node),
                 is_parameterless: bases.len() == 1
                     && bases[0].ends_with("nn.Module")
@@ -135,12 +135,22 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Returns `true` for the text of a class that cuts values from their graphs.
+/// Returns `true` for the text of a method that cuts values from their graphs.
 fn cuts(text: &str) -> bool {
     ["detach", "no_grad", ".data", "stop_gradient", "repackage"].iter().any(|word| text.contains(word))
 }
 
 impl Walker<'_> {
+    /// Returns `true` if a method of a class cuts values from their graphs, other than to set the first weights.
+    fn detaches(&self, class: &StmtClassDef) -> bool {
+        class.body.iter().any(|statement| match statement {
+            Stmt::FunctionDef(method) => {
+                !method.name.id.as_str().contains("init") && cuts(self.slice(span(method)))
+            }
+            _ => false,
+        })
+    }
+
     /// Attribute that the forward pass of a class computes from its own value: `out, self.h = self.rnn(x,
     /// self.h)`.
     fn carried(&self, class: &StmtClassDef) -> Option<String> {
