@@ -99,7 +99,6 @@ SETS = {
         "[second set](check-planted-second.md): its first reading says how the mended rules do on code that they "
         "have not seen.",
     ),
-    # Planted after the rules were mended on the third set.
     "fourth": PlantedSet(
         "fourth",
         HERE / "planted-fourth.jsonl",
@@ -112,7 +111,6 @@ SETS = {
         "the mended rules do on code that they have not seen.",
         "by someone who knew of the rules only the names in planted-kinds.toml",
     ),
-    # Planted after the rules were mended on the fourth set.
     "fifth": PlantedSet(
         "fifth",
         HERE / "planted-fifth.jsonl",
@@ -126,7 +124,6 @@ SETS = {
         "not seen.",
         "by someone who knew of the rules only the names in planted-kinds.toml",
     ),
-    # Planted after the rules were mended on the fifth set.
     "sixth": PlantedSet(
         "sixth",
         HERE / "planted-sixth.jsonl",
@@ -334,11 +331,6 @@ def verify(bugs: list[Bug], cache: Path, mirror: Path) -> list[str]:
     return wrong
 
 
-def label_now(label: dict[str, Any]) -> dict[str, Any]:
-    """The label of a finding as it is told now: `now` says why it is true, where only its advice was wrong."""
-    return {**label, "true": True, "why": label["now"]} if "now" in label else label
-
-
 def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]) -> str:
     labels = tomllib.loads(chosen.labels.read_text())
     noted = tomllib.loads(chosen.readings.read_text())
@@ -389,7 +381,7 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
             for key, f in reading.serious().items()
             if f["severity"] == severity
         ]
-        true = sum(label_now(labels[key])["true"] for key in found)
+        true = sum(run.label_now(labels[key])["true"] for key in found)
         lines.append(
             f"| {severity}s | {run.percent(*run.first_reading(labels, rules, severity))} | {run.percent(true, len(found))} |"
         )
@@ -404,7 +396,7 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
     lines += ["", "## Each error and warning on the unchanged repositories", ""]
     lines += ["| finding | rule | true | why |", "|---|---|---|---|"]
     for key in sorted(key for reading in readings.values() for key in reading.serious()):
-        lines.append(run.finding_row(key, label_now(labels[key])))
+        lines.append(run.finding_row(key, run.label_now(labels[key])))
     lines += ["", "## What the first reading found, and is no longer found", ""]
     lines += ["| finding | rule | why | mended |", "|---|---|---|---|"]
     lines += run.mended_rows(labels)

@@ -336,7 +336,7 @@ pub(crate) fn is_detached(facts: &Facts, span: Span) -> bool {
     is_followed_by(facts, span, &["detach"])
 }
 
-/// Returns `true` unless a called function runs the pass, and returns nothing that has the graph of its output.
+/// Returns `true` unless a called function runs the pass, and returns nothing with the graph of its output.
 pub(crate) fn is_handed_on(facts: &Facts, op: &Op) -> bool {
     let Some(called) = op.via.filter(|id| *id != FunctionId::MODULE) else { return true };
     let mut own = facts

@@ -2,7 +2,7 @@
 //!
 //! ## What it does
 //! Finds `backward()` on a loss that was computed while gradients were off, or of detached values, and loss
-//! functions that make their result of numbers.
+//! functions that make their result of numbers, or of a detached scalar with `requires_grad=True`.
 //!
 //! ## Why
 //! Such a loss has no graph, so `backward()` raises `RuntimeError: element 0 of tensors does not require

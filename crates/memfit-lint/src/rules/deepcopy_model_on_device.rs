@@ -1,9 +1,9 @@
 //! # deepcopy-model-on-device
 //!
 //! ## What it does
-//! Finds models and their weights that are copied while they are on the GPU, in a loop or in an object that
-//! a loop calls, and lists of such copies. A model that an object is given is where the project moves its
-//! models.
+//! Finds models and their weights that are copied while they are on the GPU, in a loop, in an object that a
+//! loop calls or in a hook, and lists of such copies. A model that an object or a hook is given is where the
+//! project moves its models.
 //!
 //! ## Why
 //! `copy.deepcopy` of a model on the GPU allocates all of its parameters and buffers there a second time.

@@ -1,7 +1,8 @@
 //! # one-parameter-gradient-scaled
 //!
 //! ## What it does
-//! Finds the gradient of a single parameter, selected by index, being scaled.
+//! Finds the gradient of a single parameter, selected by index from all of a model or an optimizer, being
+//! scaled.
 //!
 //! ## Why
 //! The gradients of the other parameters stay unscaled, so that the step has another direction. Measured on a
@@ -61,7 +62,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for a parameter of an optimizer that is given tensors one by one: it may have only this one.
+/// Returns `true` for a parameter of an optimizer that is given tensors one by one: it may be the only one.
 fn holds_one(facts: &Facts, parameter: &str) -> bool {
     let optimizer = parameter.split(".param_groups").next().unwrap_or(parameter);
     let is_listed = |call: &Call| {

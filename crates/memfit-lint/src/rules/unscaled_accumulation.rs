@@ -220,8 +220,8 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Number of the parts of a batch over which a loop counts: `k` of `for i in range(k): model(parts[i])`, where
-/// `parts = x.chunk(k)`.
+/// Number of the parts of a batch over which a loop counts: `k` of `for i in range(k): model(parts[i])`,
+/// where `parts = x.chunk(k)`.
 fn counted_parts<'a>(facts: &'a Facts, looped: &Loop) -> Option<&'a str> {
     let over = facts.slice(looped.iterable);
     let number = over.strip_prefix("range(")?.strip_suffix(')')?;
