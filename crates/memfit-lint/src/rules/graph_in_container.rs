@@ -30,8 +30,8 @@
 //!
 //! ## Fix safety
 //! Unsafe: a number, or a tensor without a graph, is stored instead of the tensor. The fix uses `.item()` for
-//! losses and `.detach().cpu()` for everything else; where the values are joined or given to a model later, it
-//! uses `.detach()`.
+//! losses and `.detach().cpu()` for everything else; where the values are joined or given to a model later,
+//! it uses `.detach()`.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
