@@ -141,7 +141,7 @@ fn cuts(text: &str) -> bool {
 }
 
 impl Walker<'_> {
-    /// Returns `true` if a method of a class cuts values from their graphs, other than to set the first weights.
+    /// Returns `true` if a method of a class cuts values from their graphs, but to set the first weights.
     fn detaches(&self, class: &StmtClassDef) -> bool {
         class.body.iter().any(|statement| match statement {
             Stmt::FunctionDef(method) => {

@@ -255,8 +255,8 @@ impl<'a> Walker<'a> {
         self.frame.env.set(whole, binding);
     }
 
-    /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated, or one of
-    /// them.
+    /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated, or one
+    /// of them.
     pub(super) fn differentiated_element(&mut self, iterated: &'a Expr) -> Option<Value> {
         let text = self.slice(super::span(iterated));
         let pairs = text.strip_suffix(".items()");

@@ -26,7 +26,7 @@ impl<'a> Walker<'a> {
         self.frame.env.set(name, binding);
     }
 
-    /// `probabilities[:, t] = softmax(x)`: a new tensor that gets the results of one operation is one of them.
+    /// `probabilities[:, t] = softmax(x)`: a new tensor that gets results of one operation is one of them.
     pub(super) fn write_slice(
         &mut self,
         subscript: &'a ruff_python_ast::ExprSubscript,
