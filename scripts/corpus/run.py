@@ -302,6 +302,11 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
     return "\n".join(lines) + "\n"
 
 
+def label_now(label: dict[str, Any]) -> dict[str, Any]:
+    """The label of a finding as it is told now: `now` says why it is true, where only its advice was wrong."""
+    return {**label, "true": True, "why": label["now"]} if "now" in label else label
+
+
 def finding_row(key: str, label: dict[str, Any]) -> str:
     """A finding's row in the table of each error and warning."""
     place, rule = key.rsplit(":", 1)

@@ -1,8 +1,8 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, LoopId, Op, OpKind, Overlap,
-    Site, Span, Store, StoreKind, Value, Weights, Window,
+    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, Loop, LoopId, Op, OpKind,
+    Overlap, Site, Span, Store, StoreKind, Value, Weights, Window,
 };
 
 use crate::rule::Context;
@@ -280,6 +280,22 @@ pub(crate) fn repeats(facts: &Facts, site: &Site) -> bool {
         || id != FunctionId::MODULE && facts.calls.iter().filter(calls).any(|call| call.site.looped.is_some())
 }
 
+/// Returns `true` for a function that the text gives to other code, which calls it: as an argument, in an
+/// attribute, or in a dictionary of hooks.
+pub(crate) fn is_callback(facts: &Facts, id: FunctionId) -> bool {
+    let is_it = |value: &Value| match &value.kind {
+        Kind::Function(given) => *given == id,
+        Kind::Partial(partial) => partial.of.kind == Kind::Function(id),
+        _ => false,
+    };
+    let given = |call: &Call| {
+        let of_partial = call.is("functools.partial");
+        !of_partial && call.arguments.iter().any(|argument| is_it(&argument.value))
+    };
+    facts.calls.iter().any(given)
+        || facts.stores.iter().any(|store| store.kind != StoreKind::Add && is_it(&store.value))
+}
+
 /// Returns `true` for `x["last"] = v`, which each iteration overwrites.
 pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
     let text = context.slice(store.span);
@@ -320,6 +336,16 @@ pub(crate) fn is_detached(facts: &Facts, span: Span) -> bool {
     is_followed_by(facts, span, &["detach"])
 }
 
+/// Returns `true` unless a called function runs the pass, and returns nothing with the graph of its output.
+pub(crate) fn is_handed_on(facts: &Facts, op: &Op) -> bool {
+    let Some(called) = op.via.filter(|id| *id != FunctionId::MODULE) else { return true };
+    let mut own = facts
+        .ops
+        .iter()
+        .filter(|other| other.site.function == called && other.span == op.span && other.kind == op.kind);
+    own.next().is_none_or(|own| facts.function(called).returned.may_share(&own.graph))
+}
+
 /// Returns `true` for a part of what one of these methods is called on.
 pub(crate) fn is_followed_by(facts: &Facts, span: Span, methods: &[&str]) -> bool {
     let holds = |call: &Call| {
@@ -350,4 +376,38 @@ fn makes_one_tensor(call: &Call) -> bool {
         path.starts_with("torch.nn.") && !several.iter().any(|layer| path.ends_with(layer))
             || path.starts_with("torchvision.models.") && !others.iter().any(|part| path.contains(part))
     })
+}
+
+/// Returns `true` if a loop gives the elements of a container to a model later: they are needed on the
+/// device.
+pub(crate) fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
+    let facts = context.facts;
+    let over = |looped: &&Loop| words(context.slice(looped.iterable)).any(|word| word == target);
+    facts.loops.iter().filter(over).any(|looped| {
+        facts.calls.iter().any(|call| {
+            let inside = looped.span.start <= call.span.start && call.span.end <= looped.span.end;
+            let given = call
+                .arguments
+                .iter()
+                .any(|given| looped.targets.iter().any(|name| name == context.slice(given.value_span)));
+            inside && given && facts.ops.iter().any(|op| op.kind == OpKind::Forward && op.span == call.span)
+        })
+    })
+}
+
+/// Functions that join the tensors of a container.
+const JOINS: &[&str] = &["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"];
+
+/// Calls that join the tensors of a container.
+pub(crate) fn joins<'a>(facts: &'a Facts, container: &'a str) -> impl Iterator<Item = &'a Call> {
+    facts.calls.iter().filter(move |call| {
+        call.path.as_deref().is_some_and(|path| JOINS.contains(&path))
+            && call.arguments.first().is_some_and(|first| facts.slice(first.value_span) == container)
+    })
+}
+
+/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to
+/// the host in the same statement is not.
+pub(crate) fn joined_on_device(facts: &Facts, container: &str) -> bool {
+    joins(facts, container).any(|call| !is_followed_by(facts, call.span, &["cpu", "numpy", "tolist"]))
 }

@@ -129,6 +129,8 @@ pub(crate) struct Project {
     pub(crate) given: crate::given::Given,
     /// Names by which files that do not train divide.
     pub(crate) divisors: std::collections::HashSet<String>,
+    /// `true` if a model of the project cuts values from their graphs.
+    pub(crate) detaches: bool,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

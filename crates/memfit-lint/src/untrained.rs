@@ -1,11 +1,11 @@
 //! Models that no optimizer holds and that a training step calls with gradients on: teachers, reference
 //! models, frozen encoders whose parameters still require gradients.
 
-use memfit_source::{Call, Facts, Grad, Kind, Op, OpKind, Overlap, Span, StoreKind};
+use memfit_source::{Call, Facts, Grad, Graph, Kind, Op, OpKind, Overlap, Span, StoreKind};
 
 use crate::callers::{freezes, optimizers};
 use crate::passes::is_pass;
-use crate::query::{backwards, is_detached, optimizers_of, words};
+use crate::query::{backwards, is_detached, is_handed_on, optimizers_of, words};
 use crate::rule::{Context, Findings};
 
 /// Reports passes of models that are not trained, on inputs without a graph.
@@ -35,7 +35,7 @@ pub(crate) fn report(context: &Context<'_>, findings: &mut Findings<'_>) {
                 !function.parameters.iter().any(|parameter| parameter == name)
             })
         };
-        if by_parts && derived() {
+        if by_parts && derived() || !is_handed_on(facts, op) {
             continue;
         }
         if feeds || model == "self" || call.is_statement || is_dropped_at_once(facts, op, call) {
@@ -83,8 +83,17 @@ fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
             && other.site.order > op.site.order
             && other.site.looped == op.site.looped
     };
+    // What is computed of the output may be detached before.
+    let output = op.call.unwrap_or(op.span);
+    let output = facts.calls.iter().find(|call| call.span == output).map(|call| &call.result.graph);
+    let reaches = |pass: &Op, graph: &Graph| match &pass.kind {
+        OpKind::Backward(backward) => backward.loss.graph.may_share(graph),
+        _ => false,
+    };
     if let Some(pass) = facts.ops.iter().filter(passes).find(same) {
-        return Some(Some(pass.span));
+        let mut later = facts.ops.iter().filter(passes).filter(same);
+        let is_reached = output.is_none_or(|output| later.any(|pass| reaches(pass, output)));
+        return is_reached.then_some(Some(pass.span));
     }
     let name = function.name.rsplit('.').next().unwrap_or_default();
     let is_managed = function.class.is_some_and(|class| facts.class(class).is_managed);
@@ -95,18 +104,15 @@ fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
     }
     // A caller differentiates what it returns.
     let called = |call: &&Call| call.function == Some(op.site.function) && call.site.grad == Grad::On;
-    let callers = facts.calls.iter().filter(called).filter(|_| function.hands_on);
+    let hands_on = output.is_none_or(|output| function.returned.may_share(output));
+    let callers = facts.calls.iter().filter(called).filter(|_| function.hands_on && hands_on);
     callers.into_iter().find_map(|call| {
         let mut own = facts
             .ops
             .iter()
             .filter(passes)
             .filter(|pass| pass.site.function == call.site.function && pass.site.order > call.site.order);
-        own.find(|pass| match &pass.kind {
-            OpKind::Backward(backward) => backward.loss.graph.may_share(&call.result.graph),
-            _ => false,
-        })
-        .map(|pass| Some(pass.span))
+        own.find(|pass| reaches(pass, &call.result.graph)).map(|pass| Some(pass.span))
     })
 }
 
@@ -137,6 +143,7 @@ fn is_untrained(context: &Context<'_>, op: &Op, model: &str) -> bool {
         bound && made && context.slice(call.span).lines().count() < 12
     });
     let evaluated = of(OpKind::EvalMode)
+        || is_evaluated_in_step(facts, op, model)
         || op.via.is_none() && model.starts_with("self.") && trains_parts(facts, function.class)
         || made_evaluating(facts, last)
         || context.given_model(op.site.function, model).is_some_and(|given| given.evaluated);
@@ -199,12 +206,28 @@ fn trains_another(facts: &Facts, last: &str) -> bool {
     })
 }
 
+/// Returns `true` if a function binds a name to what another expression is: `teacher = models[-1]`.
+fn is_name_of(facts: &Facts, op: &Op, name: &str, expression: &str) -> bool {
+    let function = facts.slice(facts.function(op.site.function).span);
+    let is_plain = |text: &str| !text.is_empty() && !text.contains(['(', ' ', '=']);
+    is_plain(name)
+        && expression.ends_with(']')
+        && function.lines().any(|line| line.trim().split_once(" = ") == Some((name, expression)))
+}
+
 /// Returns `true` if the function that trains another model puts this one into evaluation mode.
 fn is_evaluated_in_step(facts: &Facts, op: &Op, model: &str) -> bool {
     let here = |other: &&Op| other.site.function == op.site.function && other.via.is_none();
     let ops = || facts.ops.iter().filter(here);
     let mode = |kind: OpKind| ops().filter(move |other| other.kind == kind);
-    mode(OpKind::EvalMode).any(|mode| mode.receiver == model)
+    // `models[-1].eval()`, where the name is bound to `models[-1]`
+    let by_place = |call: &Call| {
+        call.site.function == op.site.function
+            && call.is_method("eval")
+            && call.is_statement
+            && call.receiver.as_ref().is_some_and(|of| is_name_of(facts, op, model, facts.slice(of.span)))
+    };
+    (mode(OpKind::EvalMode).any(|mode| mode.receiver == model) || facts.calls.iter().any(by_place))
         && !mode(OpKind::TrainMode).any(|mode| mode.receiver == model)
         && mode(OpKind::TrainMode).any(|mode| mode.receiver != model)
         && ops().any(|other| matches!(other.kind, OpKind::Step { .. }))
@@ -256,6 +279,9 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     let mut made = optimizers(facts).peekable();
     let is_managed =
         facts.function(op.site.function).class.is_some_and(|class| facts.class(class).is_managed);
+    if optimizers(facts).any(|made| may_hold_parts(facts, made)) {
+        return true;
+    }
     let known = given.is_some_and(|given| given.loose) || is_evaluated_in_step(facts, op, model);
     if made.peek().is_none() && !is_managed && !known {
         return true;
@@ -289,6 +315,29 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
             && words(context.slice(store.value_span)).any(|word| word == "requires_grad" || word == "freeze")
     });
     frozen || handed || shared || facts.text.contains(&format!("{last}.requires_grad"))
+}
+
+/// Returns `true` for an optimizer of the parameters of what the caller gives, and what is never called as a
+/// whole: the caller may have put parts of any model into it.
+fn may_hold_parts(facts: &Facts, optimizer: &Call) -> bool {
+    let function = facts.function(optimizer.site.function);
+    let inside = |call: &&Call| optimizer.span.start < call.span.start && call.span.end <= optimizer.span.end;
+    let listed = facts.calls.iter().filter(inside).filter(|call| call.is_method("parameters"));
+    let mut owners = listed.filter_map(|call| Some(facts.slice(call.receiver.as_ref()?.span)));
+    owners.any(|owner| {
+        let is_called = |op: &Op| {
+            op.site.function == optimizer.site.function
+                && matches!(op.kind, OpKind::Forward | OpKind::Method { .. })
+                && op.receiver == owner
+        };
+        let is_handed = |call: &Call| {
+            call.site.function == optimizer.site.function
+                && call.arguments.iter().any(|argument| facts.slice(argument.value_span) == owner)
+        };
+        function.parameters.iter().any(|name| name == owner)
+            && !facts.ops.iter().any(is_called)
+            && !facts.calls.iter().any(is_handed)
+    })
 }
 
 /// Returns `true` for `p` of `for p in model.parameters():` that a loop only reads, as a moving average does.

@@ -114,6 +114,8 @@ pub struct Function {
     pub binds: Vec<String>,
     /// `true` if a value that it returns or yields may have a graph.
     pub hands_on: bool,
+    /// Graph of the values that it returns.
+    pub returned: Graph,
 }
 
 /// Class definition.
@@ -135,6 +137,8 @@ pub struct Class {
     pub parts: Vec<String>,
     /// Attribute in which its forward pass hands a state with its graph to the next one.
     pub carries: Option<String>,
+    /// Its methods cut values from their graphs: what it returns may be cut.
+    pub detaches: bool,
     /// Its `__init__` sets all its parameters to require no gradients.
     pub is_frozen: bool,
     /// A module without layers and parameters, such as one that computes spectrograms.
@@ -309,6 +313,8 @@ pub struct Op {
     pub call: Option<Span>,
     /// `true` if it is in a loop of that function.
     pub deep: bool,
+    /// Parameters of the enclosing function on whose truth it depends whether a called function performs it.
+    pub(crate) switches: Vec<(usize, bool)>,
 }
 
 /// Argument of a call.

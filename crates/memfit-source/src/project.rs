@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) use summary::{
-    ArraySwitch, ClassExport, ModelOrigin, Returned, StoredParameters, Summary, SummaryOp,
+    ArraySwitch, ClassExport, ModelOrigin, Returned, StoredParameters, Summary, SummaryOp, Switch,
 };
 
 /// Definitions of a module by name.

@@ -28,6 +28,7 @@ mod stores;
 mod subscript;
 mod summary;
 mod sums;
+mod switches;
 mod test;
 mod weights;
 
@@ -429,6 +430,7 @@ impl<'a> Walker<'a> {
             value.graph.unknown || value.graph.ids.iter().any(|id| !own.contains(id))
         });
         self.facts.functions[id.index()].hands_on = returned || frame.yields;
+        self.facts.functions[id.index()].returned = frame.graph_of_result();
         self.frame = saved;
         self.depth = depth;
         self.active.pop();
@@ -555,7 +557,8 @@ impl<'a> Walker<'a> {
             _ => Graph::none(),
         };
         let (via, call, deep) = (None, None, false);
-        self.frame.ops.push(Op { kind, span, receiver, weights, graph, site, via, call, deep });
+        let switches = Vec::new();
+        self.frame.ops.push(Op { kind, span, receiver, weights, graph, site, via, call, deep, switches });
     }
 
     /// Creates the graph of a forward pass; empty if gradients are off.

@@ -2,7 +2,7 @@
 //!
 //! ## What it does
 //! Finds `backward()` on a loss that was computed while gradients were off, or of detached values, and loss
-//! functions that make their result of numbers.
+//! functions that make their result of numbers, or of a detached scalar with `requires_grad=True`.
 //!
 //! ## Why
 //! Such a loss has no graph, so `backward()` raises `RuntimeError: element 0 of tensors does not require
@@ -42,6 +42,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     made_anew(context, findings);
+    handed_on(context, findings);
     of_numbers(context, findings);
     for (op, backward) in backwards(context.facts) {
         if op.via.is_some() || !backward.loss.graph.is_none() {
@@ -97,6 +98,41 @@ fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
             )
             .label(op.span, "the backward pass")
             .help("call `backward()` on the loss as it is; if it has no graph, find where that is lost");
+    }
+}
+
+/// Finds scalars of detached values that a function makes trainable by force and returns first: whoever calls
+/// it differentiates a leaf.
+fn handed_on(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let makes = ["torch.tensor", "torch.as_tensor", "torch.autograd.Variable"];
+    let forced = facts.calls.iter().filter(|call| {
+        let requires = call.keyword("requires_grad").is_some_and(|given| given.value.truth() == Some(true));
+        let of_detached = call.arguments.first().is_some_and(|first| {
+            let value = &first.value;
+            value.is(Flags::SCALAR) && value.is(Flags::DETACHED) && !value.graph.has_passes()
+        });
+        requires && of_detached && makes.iter().any(|path| call.is(path))
+    });
+    for call in forced {
+        let function = facts.function(call.site.function);
+        let Some(name) = facts.bound_to(call.span).filter(|name| name.to_ascii_lowercase().contains("loss"))
+        else {
+            continue;
+        };
+        let returned = context.slice(function.span).lines().any(|line| {
+            let value = line.trim().strip_prefix("return ").unwrap_or_default();
+            value.split(',').next().is_some_and(|first| first.trim() == name)
+        });
+        let is_said = findings.found.iter().any(|found| found.span == call.span);
+        if returned && !is_said {
+            findings
+                .report(
+                    call.span,
+                    format!("`{name}` is cut from its graph here: a backward pass reaches no parameter, and nothing is trained by it"),
+                )
+                .help("return the loss as it is, with its graph");
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! # deepcopy-model-on-device
 //!
 //! ## What it does
-//! Finds models and their weights that are copied while they are on the GPU, in a loop or in an object that
-//! a loop calls, and lists of such copies. A model that an object is given is where the project moves its
-//! models.
+//! Finds models and their weights that are copied while they are on the GPU, in a loop, in an object that a
+//! loop calls or in a hook, and lists of such copies. A model that an object or a hook is given is where the
+//! project moves its models.
 //!
 //! ## Why
 //! `copy.deepcopy` of a model on the GPU allocates all of its parameters and buffers there a second time.
@@ -31,7 +31,7 @@
 
 use memfit_source::{Argument, Call, Device, Flags, Function, Kind, Store, StoreKind};
 
-use crate::query::{grows, has_constant_key, repeats, words};
+use crate::query::{grows, has_constant_key, is_callback, repeats, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -51,9 +51,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let made_elsewhere = first.value.device == Device::Unknown
             && context.project.on_card
             && is_given(context, call, first);
-        let weights =
-            matches!(first.value.kind, Kind::StateDict) && (first.value.device.is_gpu() || made_elsewhere);
-        if weights && repeats(context.facts, &call.site) {
+        let is_state = matches!(first.value.kind, Kind::StateDict)
+            || first.value.is_unknown() && model_in(context.slice(first.value_span)).is_some();
+        let weights = is_state && (first.value.device.is_gpu() || made_elsewhere);
+        let is_again = repeats(context.facts, &call.site) || is_callback(context.facts, call.site.function);
+        if weights && is_again {
             findings
                 .report(call.span, "the copy of the weights is on the GPU, too, and is made again in every iteration")
                 .help("copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`");
@@ -99,12 +101,21 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// `state` of `state["model"].state_dict()`, for a model in a dictionary.
+fn model_in(text: &str) -> Option<&str> {
+    let (owner, key) = text.strip_suffix("].state_dict()")?.rsplit_once('[')?;
+    let key = key.trim_matches(['"', '\'']).to_ascii_lowercase();
+    let is_model = ["model", "net", "network", "generator", "encoder"].iter().any(|name| key.ends_with(name));
+    is_model.then_some(owner)
+}
+
 /// Returns `true` for the state of a model that the function, or the constructor of its class, gets as an
 /// argument.
 fn is_given(context: &Context<'_>, call: &Call, state: &Argument) -> bool {
     let facts = context.facts;
     let text = context.slice(state.value_span);
     let Some(model) = text.strip_suffix(".state_dict()") else { return false };
+    let model = model_in(text).unwrap_or(model);
     let model = model.strip_suffix(".module").unwrap_or(model);
     let function = facts.function(call.site.function);
     let has = |function: &Function, name: &str| function.parameters.iter().any(|known| known == name);

@@ -28,9 +28,12 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Argument, Call, Device, Flags, GraphState, Kind, OpKind, Store, StoreKind, Value};
+use memfit_source::{
+    Argument, Call, Device, Facts, Flags, GraphState, IterableKind, Kind, LoopId, OpKind, Store, StoreKind,
+    Value,
+};
 
-use crate::query::{grows, is_emptied, is_followed_by, is_large_on_gpu, returns_tensor, words};
+use crate::query::{grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -60,9 +63,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // Only loops over data, not over a few parts. Around the loop in which it grows, it is made anew.
         let mut growing =
             facts.enclosing(store.site.looped).take_while(|id| Some(*id) != facts.looped(looped).parent);
-        if !growing.any(|id| facts.over_batches(id))
+        let over_data = |id| facts.over_batches(id) || passed && steps_in(facts, id);
+        if !growing.any(over_data)
             || is_dictionary(context, store)
-            || cut && joined_on_device(context, &store.target)
+            || cut && joined_on_device(facts, &store.target)
             || is_fed_to_models(context, &store.target)
         {
             continue;
@@ -90,6 +94,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+/// Returns `true` for a loop over data of any kind, each of whose iterations runs a backward pass.
+fn steps_in(facts: &Facts, looped: LoopId) -> bool {
+    let over = &facts.looped(looped).iterable_kind;
+    matches!(over, IterableKind::Other)
+        && facts.ops.iter().any(|op| {
+            op.site.looped == Some(looped) && op.via.is_none() && matches!(op.kind, OpKind::Backward(_))
+        })
 }
 
 /// Methods that tensors have and dictionaries, tuples and objects of models have not.
@@ -158,7 +171,19 @@ fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
                 && returns_tensor(facts, &op.receiver)
         })
     };
+    // `torch.cat([part.mean(1) for part in outputs])`
+    let is_joined_by_parts = || {
+        let over = format!(" in {}]", store.target);
+        facts.calls.iter().any(|call| {
+            call.path.as_deref().is_some_and(|path| path.starts_with("torch."))
+                && call
+                    .arguments
+                    .first()
+                    .is_some_and(|given| context.slice(given.value_span).ends_with(&over))
+        })
+    };
     store.value.is(Flags::DETACHED)
+        || is_joined_by_parts()
         || store.kind == StoreKind::Join
         || is_joined()
         || by_model()
@@ -166,24 +191,6 @@ fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
         || made
         || used()
         || facts.text.contains(&format!("{text}.shape"))
-}
-
-/// Returns `true` if a loop gives the elements of a container to a model later: they are needed on the
-/// device.
-fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
-    let facts = context.facts;
-    let over =
-        |looped: &&memfit_source::Loop| words(context.slice(looped.iterable)).any(|word| word == target);
-    facts.loops.iter().filter(over).any(|looped| {
-        facts.calls.iter().any(|call| {
-            let inside = looped.span.start <= call.span.start && call.span.end <= looped.span.end;
-            let given = call
-                .arguments
-                .iter()
-                .any(|given| looped.targets.iter().any(|name| name == context.slice(given.value_span)));
-            inside && given && facts.ops.iter().any(|op| op.kind == OpKind::Forward && op.span == call.span)
-        })
-    })
 }
 
 /// Returns `true` for a value into which the function stores items by name: a dictionary, such as one of
@@ -195,19 +202,6 @@ fn is_dictionary(context: &Context<'_>, store: &Store) -> bool {
         let key = context.slice(other.span).strip_prefix(name).and_then(|rest| rest.strip_prefix('['));
         let quoted = key.map(|key| key.strip_prefix('f').unwrap_or(key));
         other.site.function == store.site.function && quoted.is_some_and(|key| key.starts_with(['"', '\'']))
-    })
-}
-
-/// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to
-/// the host in the same statement is not.
-fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
-    let facts = context.facts;
-    facts.calls.iter().any(|call| {
-        let joins =
-            call.path.as_deref().is_some_and(|path| {
-                ["torch.cat", "torch.stack", "torch.concat", "torch.vstack", "torch.hstack"].contains(&path)
-            }) && call.arguments.first().is_some_and(|argument| context.slice(argument.value_span) == target);
-        joins && !is_followed_by(facts, call.span, &["cpu", "numpy", "tolist"])
     })
 }
 

@@ -43,7 +43,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
-use crate::query::{backwards, is_detached, mode_at, optimizers_of, words};
+use crate::query::{backwards, is_detached, is_handed_on, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -374,6 +374,7 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
             || !named
             || is_known
             || is_detached(facts, op.span)
+            || !is_handed_on(facts, op)
         {
             continue;
         }

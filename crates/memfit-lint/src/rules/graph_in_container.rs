@@ -30,14 +30,17 @@
 //!
 //! ## Fix safety
 //! Unsafe: a number, or a tensor without a graph, is stored instead of the tensor. The fix uses `.item()` for
-//! losses and `.detach().cpu()` for everything else.
+//! losses and `.detach().cpu()` for everything else; where the values are joined or given to a model later,
+//! it uses `.detach()`.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
 use memfit_source::{Flags, Grad, GraphState, Kind, Store, StoreKind};
 
-use crate::query::{grows, grows_in_object, has_constant_key};
+use crate::query::{
+    backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins,
+};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -90,6 +93,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !kept || store.graph == GraphState::Live && !store.built_there {
             continue;
         }
+        if is_joined_and_trained(context, store) {
+            continue;
+        }
         let text = context.slice(store.value_span).to_owned();
         let scalar = store.value.is(Flags::SCALAR);
         let retained = store.graph == GraphState::Retained;
@@ -98,7 +104,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         } else {
             "no backward pass frees its graph"
         };
-        let way = if scalar { ".item()" } else { ".detach().cpu()" };
+        // What joins tensors, or a model that gets them, takes no numbers, and needs them where they are.
+        let is_joined = joins(facts, &store.target).next().is_some();
+        let stays = is_fed_to_models(context, &store.target) || joined_on_device(facts, &store.target);
+        let way = match (scalar, is_joined) {
+            _ if stays => ".detach()",
+            (true, true) => ".detach()",
+            (true, false) => ".item()",
+            (false, _) => ".detach().cpu()",
+        };
         let simple = text.chars().all(|c| c.is_alphanumeric() || "_.()[]'\"".contains(c));
         findings
             .report(store.value_span, format!("`{text}` keeps the activations of every iteration: {why}"))
@@ -110,6 +124,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+/// Returns `true` if what a container has is joined, and a backward pass goes through it after that.
+fn is_joined_and_trained(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    joins(facts, &store.target).filter(|join| join.site.function == store.site.function).any(|join| {
+        backwards(facts).any(|(pass, backward)| {
+            pass.site.function == join.site.function
+                && pass.site.order > join.site.order
+                && backward.loss.graph.overlaps(&join.result.graph)
+        })
+    })
 }
 
 /// Returns `true` if elements of a container are selected at random, as in a replay buffer.

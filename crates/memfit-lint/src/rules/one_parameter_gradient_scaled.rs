@@ -1,7 +1,8 @@
 //! # one-parameter-gradient-scaled
 //!
 //! ## What it does
-//! Finds the gradient of a single parameter, selected by index, being scaled.
+//! Finds the gradient of a single parameter, selected by index from all of a model or an optimizer, being
+//! scaled.
 //!
 //! ## Why
 //! The gradients of the other parameters stay unscaled, so that the step has another direction. Measured on a
@@ -30,7 +31,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::OpKind;
+use memfit_source::{Call, Facts, Kind, OpKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -47,7 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for op in &facts.ops {
         let single = matches!(op.kind, OpKind::WriteGrad { single: true, clears: false });
         let steps = op.site.looped.is_some_and(|looped| facts.trains(looped));
-        if single && steps {
+        if single && steps && !holds_one(facts, &op.receiver) {
             findings
                 .report(
                     op.span,
@@ -59,4 +60,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("divide the loss, which scales all gradients alike");
         }
     }
+}
+
+/// Returns `true` for a parameter of an optimizer that is given tensors one by one: it may be the only one.
+fn holds_one(facts: &Facts, parameter: &str) -> bool {
+    let optimizer = parameter.split(".param_groups").next().unwrap_or(parameter);
+    let is_listed = |call: &Call| {
+        call.arguments.first().is_some_and(|first| {
+            let text = facts.slice(first.value_span);
+            text.starts_with('[') && !text.contains(['{', '('])
+        })
+    };
+    facts.calls.iter().any(|call| {
+        matches!(call.result.kind, Kind::Optimizer)
+            && facts.bound_to(call.span) == Some(optimizer)
+            && is_listed(call)
+    })
 }

@@ -109,7 +109,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             call.site.order > loaded.site.order && matches!(call.result.kind, Kind::Optimizer) && same(call)
         });
         let own = context.slice(facts.function(loaded.site.function).span);
-        let by_hand = if own.is_empty() { &facts.text } else { own }.contains(&format!("{name}.state"));
+        let own = if own.is_empty() { &facts.text } else { own };
+        let state = format!("{name}.state");
+        let by_hand = own.match_indices(&state).any(|(at, _)| !own[at + state.len()..].starts_with('_'));
         let steps = facts
             .ops
             .iter()

@@ -32,7 +32,7 @@
 //! ## References
 //! - [torch.nn.RNN](https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html)
 
-use memfit_source::{Grad, Kind, OpKind};
+use memfit_source::{Call, Facts, Grad, Kind, LoopId, OpKind};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -54,13 +54,21 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let known = !backward.freed.is_none() || keeps;
         let Some(looped) = op.site.looped.filter(|_| known && op.via.is_none()) else { continue };
         let earlier = if keeps { &backward.loss.graph } else { &backward.freed };
+        // The first iteration of an inner loop gets what the outer one carries.
+        let is_inner = |call: &Call| call.site.looped != Some(looped);
         // The state: a value that a call in the loop both takes and returns.
         let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
             let bound = facts.bound_to(call.span)?;
-            let own = |name: &&str| names(bound).any(|word| word == *name);
+            if cuts_state(facts, call) {
+                return None;
+            }
+            let own = |name: &&str| {
+                names(bound).any(|word| word == *name) || is_unpacked(context, looped, bound, name)
+            };
             call.arguments.iter().find_map(|argument| {
-                // A returned number or device has no graph.
+                // A returned number or device has no graph. What this iteration computed before is new.
                 let hangs = argument.value.graph.overlaps(earlier)
+                    && (keeps || is_inner(call) || argument.value.graph.is_no_later_than(earlier))
                     && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
                 let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
                 Some((call.span, name.to_owned()))
@@ -85,6 +93,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 "detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"
             ));
     }
+}
+
+/// Returns `true` for the call of a model whose class detaches values: the state that it returns may be cut.
+fn cuts_state(facts: &Facts, call: &Call) -> bool {
+    facts.ops.iter().any(|op| {
+        op.kind == OpKind::Forward && op.call.unwrap_or(op.span) == call.span && facts.detaches(&op.weights)
+    })
+}
+
+/// Returns `true` if a loop takes a name from the result of a call: `result = rnn(x, h)`, `h = result[1]`. A
+/// model of the project that detaches something may be what is called.
+fn is_unpacked(context: &Context<'_>, looped: LoopId, result: &str, name: &str) -> bool {
+    let body = context.slice(context.facts.looped(looped).span);
+    !context.project.detaches
+        && body.lines().filter_map(|line| line.split_once(" = ")).any(|(targets, value)| {
+            let part = format!("{result}[");
+            names(targets).any(|word| word == name) && value.contains(&part)
+        })
 }
 
 /// Methods of models that leave their attributes alone.

@@ -99,10 +99,12 @@ fn names_scaler(name: &str) -> bool {
 /// Finds steps that use scaled gradients: the loss is scaled, and the optimizer steps by itself.
 fn steps_unscaled(context: &Context<'_>, made: Option<Span>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    // The step after both branches of an `if` is run after either.
     let together = |op: &Op, other: &Op| {
+        let around = other.site.guard.is_none_or(|id| facts.guards_of(op.site.guard).any(|own| own == id));
         op.site.function == other.site.function
             && op.site.looped == other.site.looped
-            && op.site.guard == other.site.guard
+            && (around || op.site.guard == other.site.guard)
             && !other.deep
     };
     for op in &facts.ops {

@@ -33,7 +33,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Backward, Divisor, Facts, Flags, Op, OpKind, Residue, Window};
+use memfit_source::{Backward, Divisor, Facts, Flags, Loop, Op, OpKind, Residue, Window};
 
 use crate::divisors::{divides_by, is_window};
 use crate::query::{backward, words};
@@ -156,11 +156,14 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let inner = facts.looped(looped);
         let over = context.slice(inner.iterable);
         let counts = || words(over).filter(|word| is_window(word));
-        let named =
-            over.contains("range(") && counts().next().is_some() || iterates_parts(facts, inner.iterable);
+        let parts = counted_parts(facts, inner);
+        let named = over.contains("range(") && counts().next().is_some()
+            || iterates_parts(facts, inner.iterable)
+            || parts.is_some();
         // A divisor may reach the loss through the model: `model(**batch, scale=1 / accumulation_steps)`.
         let body = context.slice(inner.span);
-        let divides = counts().any(|count| {
+        let number = parts.and_then(|parts| words(parts).last());
+        let divides = counts().chain(number).any(|count| {
             body.lines().any(|line| line.contains('/') && words(line).any(|word| word == count))
         });
         let steps = |other: &Op| {
@@ -215,6 +218,26 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("divide the loss by their number");
         }
     }
+}
+
+/// Number of the parts of a batch over which a loop counts: `k` of `for i in range(k): model(parts[i])`,
+/// where `parts = x.chunk(k)`.
+fn counted_parts<'a>(facts: &'a Facts, looped: &Loop) -> Option<&'a str> {
+    let over = facts.slice(looped.iterable);
+    let number = over.strip_prefix("range(")?.strip_suffix(')')?;
+    let target = looped.targets.first()?;
+    let body = facts.slice(looped.span);
+    facts.calls.iter().filter(|call| call.site.function == looped.function).find_map(|call| {
+        let place = match (&call.path, call.method.as_deref()) {
+            (Some(path), _) if ["torch.chunk", "torch.tensor_split"].contains(&&**path) => 1,
+            (None, Some("chunk" | "tensor_split")) => 0,
+            _ => return None,
+        };
+        let chunks = facts.slice(call.argument(place, "chunks")?.value_span);
+        let parts = facts.bound_to(call.span)?;
+        let is_counted = number == chunks || number == format!("len({parts})");
+        (is_counted && body.contains(&format!("{parts}[{target}]"))).then_some(chunks)
+    })
 }
 
 /// Returns `true` for a loop over the parts of a batch: `zip(images.chunk(k), labels.chunk(k))`.

@@ -132,6 +132,11 @@ impl Graph {
         other.ids.iter().any(|id| self.has(*id) && other.has(*id))
     }
 
+    /// Returns `true` if it was built before the end of the other: its last forward pass is not a later one.
+    pub fn is_no_later_than(&self, other: &Self) -> bool {
+        self.ids.last() <= other.ids.last()
+    }
+
     /// Returns `true` if the last forward pass of the other, that of a model's output, is certainly in it.
     pub fn contains(&self, other: &Self) -> bool {
         other.ids.last().is_some_and(|id| self.has(*id))

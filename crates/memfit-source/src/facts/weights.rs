@@ -22,6 +22,8 @@ pub struct Model {
     pub(crate) of_project: bool,
     /// Attribute in which its forward pass hands a state with its graph to the next one.
     pub(crate) carries: Option<String>,
+    /// `true` if methods of its class cut values from their graphs.
+    pub(crate) detaches: bool,
     /// Last operation on each part of its output, if that is a tuple and its class is in another module.
     pub(crate) outputs: Option<Vec<Flags>>,
     /// `true` if its forward pass calls another model in a loop, as a sampler does.
@@ -196,6 +198,11 @@ impl Facts {
         models.find_map(|model| model.carries.as_deref())
     }
 
+    /// Returns `true` if the class of one of the models cuts values from their graphs, perhaps its outputs.
+    pub fn detaches(&self, weights: &Weights) -> bool {
+        weights.owners().iter().any(|id| self.models.get(id.index()).is_some_and(|model| model.detaches))
+    }
+
     /// Returns `true` if a forward pass of one of the models calls another one in a loop.
     pub fn loops(&self, weights: &Weights) -> bool {
         weights.owners().iter().any(|id| self.models.get(id.index()).is_some_and(|model| model.loops))
@@ -257,6 +264,7 @@ mod tests {
             parts: Vec::new(),
             of_project: false,
             carries: None,
+            detaches: false,
             outputs: None,
             loops: false,
             class_path: None,

@@ -67,6 +67,17 @@ pub(crate) struct StoredParameters {
     pub(crate) stays: bool,
 }
 
+/// Parameter on whose truth it depends whether a function performs an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Switch {
+    /// Position of the parameter.
+    pub(crate) parameter: usize,
+    /// Truth with which the operation runs.
+    pub(crate) runs: bool,
+    /// Truth of the default, if that is a literal.
+    pub(crate) default: Option<bool>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct SummaryOp {
     pub(crate) kind: OpKind,
@@ -81,6 +92,8 @@ pub(crate) struct SummaryOp {
     /// Position of the parameter that decides whether gradients are required.
     pub(crate) switch: Option<usize>,
     pub(crate) grad: Grad,
+    /// Parameters that decide whether it runs.
+    pub(crate) switches: Vec<Switch>,
     /// Graph of a pass, or of a loss.
     pub(crate) graph: Graph,
     /// `true` if the mode is that of the caller.
@@ -105,10 +118,14 @@ pub(crate) struct ClassExport {
     pub(crate) parts: Vec<String>,
     /// Attribute in which its forward pass hands a state to the next one.
     pub(crate) carries: Option<String>,
+    /// Its methods cut values from their graphs.
+    pub(crate) detaches: bool,
     /// Its `__init__` sets all its parameters to require no gradients.
     pub(crate) is_frozen: bool,
     /// A module without layers and parameters.
     pub(crate) is_parameterless: bool,
+    /// An optimizer that is used as those of PyTorch are: it has no way of its own to step.
+    pub(crate) is_optimizer: bool,
     /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }

@@ -1,5 +1,7 @@
 //! Names: binding them, and the values that they have.
 
+use ruff_python_ast::Expr;
+
 use super::Walker;
 use super::env::Binding;
 use crate::facts::{CounterBinding, Flags, FunctionId, Graph, GraphState, Kind, Value, Weights};
@@ -147,5 +149,21 @@ impl<'a> Walker<'a> {
         let nested = self.definitions.functions[self.frame.function.index()].parent != FunctionId(0)
             && self.frame.function != FunctionId(0);
         (value, if nested || self.pass == 1 { CounterBinding::Elsewhere } else { CounterBinding::Nowhere })
+    }
+}
+
+/// Returns `true` if a name occurs in a text as a whole word.
+pub(super) fn mentions(text: &str, name: &str) -> bool {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
+}
+
+/// Collects the names that an assignment target binds.
+pub(super) fn collect_names<'a>(target: &'a Expr, into: &mut Vec<&'a str>) {
+    match target {
+        Expr::Name(name) => into.push(name.id.as_str()),
+        Expr::Tuple(node) => node.elts.iter().for_each(|part| collect_names(part, into)),
+        Expr::List(node) => node.elts.iter().for_each(|part| collect_names(part, into)),
+        Expr::Starred(node) => collect_names(&node.value, into),
+        _ => {}
     }
 }

@@ -266,25 +266,7 @@ impl<'a> Walker<'a> {
                     return self.call_summary(node, call, None, &summary, None);
                 }
                 if let Some(class) = self.imported_class(path) {
-                    if class.is_module && path.ends_with("Loss") {
-                        let kind = Kind::Criterion { which: Criterion::Other, sums: false };
-                        return Value::from_kind(kind).with_flags(Flags::OPAQUE);
-                    }
-                    if class.is_module {
-                        let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
-                        let frozen = super::model_call::fixed_flags(class.is_frozen, class.is_parameterless);
-                        let last = self
-                            .method_there(path, "forward")
-                            .map_or(Flags::NONE, |own| own.last_operation());
-                        let weights = self.made_weights(call);
-                        let forward = self.method_there(path, "forward");
-                        self.set_outputs(&weights, forward.and_then(|own| own.last_operations()));
-                        return Value {
-                            weights,
-                            ..Value::from_kind(Kind::Module).with_flags(norm.union(frozen).union(last))
-                        };
-                    }
-                    return Value::from_kind(Kind::Imported(path.into()));
+                    return self.object_there(call, path, &class);
                 }
                 let weights = Self::kept_weights(path, &call.arguments);
                 Value { weights, ..self.call_unknown(node, inputs) }
@@ -389,6 +371,10 @@ impl<'a> Walker<'a> {
                     Kind::Loader(id) => Value { loader: id, ..Value::unknown() }.with_flags(Flags::BATCH),
                     _ => Value { loader: of.loader, ..Value::unknown() },
                 }
+            }
+            // Before PyTorch 0.4, a tensor was wrapped to have a graph.
+            ("torch.autograd.Variable", _) if call.arguments.len() == 1 => {
+                call.arguments.first()?.value.clone()
             }
             ("builtins.iter", _) => call.arguments.first()?.value.clone(),
             ("collections.namedtuple", _) => Value::from_kind(Kind::Path("builtins.namedtuple()".into())),

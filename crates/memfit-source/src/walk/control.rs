@@ -2,8 +2,9 @@
 
 use ruff_python_ast::{ExceptHandler, Expr, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith};
 
+use super::bindings::collect_names;
 use super::env::{mark, merge, take};
-use super::statement::{collect_names, leaves};
+use super::statement::leaves;
 use super::{Walker, span, turns_off};
 use crate::facts::{CounterBinding, Handler, HandlerId, IterableKind, Loop, LoopId, TryId, With};
 use crate::facts::{Grad, Kind, Value};

@@ -3,8 +3,7 @@
 use ruff_python_ast::{Expr, ModModule, Stmt, StmtClassDef};
 
 use super::{Walker, span, turns_off};
-use crate::facts::Function;
-use crate::facts::Grad;
+use crate::facts::{Function, Grad, Graph};
 use crate::position::Span;
 
 impl<'a> Walker<'a> {
@@ -53,6 +52,7 @@ impl<'a> Walker<'a> {
                     || imported.iter().any(|(_, class)| class.has_batch_norm),
                 parts: self.parts(node),
                 carries: self.carried(node),
+                detaches: self.detaches(node),
                 is_frozen: self.freezes_itself(node),
                 is_parameterless: bases.len() == 1
                     && bases[0].ends_with("nn.Module")
@@ -77,6 +77,7 @@ impl<'a> Walker<'a> {
                     inputs: Vec::new(),
                     binds: Vec::new(),
                     hands_on: false,
+                    returned: Graph::none(),
                     decorators: Vec::new(),
                     grad: Grad::On,
                     called: true,
@@ -124,6 +125,7 @@ impl<'a> Walker<'a> {
                 inputs: Vec::new(),
                 binds: Vec::new(),
                 hands_on: false,
+                returned: Graph::none(),
                 decorators,
                 grad,
                 called: false,
@@ -133,7 +135,22 @@ impl<'a> Walker<'a> {
     }
 }
 
+/// Returns `true` for the text of a method that cuts values from their graphs.
+fn cuts(text: &str) -> bool {
+    ["detach", "no_grad", ".data", "stop_gradient", "repackage"].iter().any(|word| text.contains(word))
+}
+
 impl Walker<'_> {
+    /// Returns `true` if a method of a class cuts values from their graphs, but to set the first weights.
+    fn detaches(&self, class: &StmtClassDef) -> bool {
+        class.body.iter().any(|statement| match statement {
+            Stmt::FunctionDef(method) => {
+                !method.name.id.as_str().contains("init") && cuts(self.slice(span(method)))
+            }
+            _ => false,
+        })
+    }
+
     /// Attribute that the forward pass of a class computes from its own value: `out, self.h = self.rnn(x,
     /// self.h)`.
     fn carried(&self, class: &StmtClassDef) -> Option<String> {
@@ -142,7 +159,7 @@ impl Walker<'_> {
             _ => None,
         })?;
         let text = self.slice(span(forward));
-        if ["detach", "no_grad", ".data", "repackage"].iter().any(|word| text.contains(word)) {
+        if cuts(text) {
             return None;
         }
         // What it assigns in another statement as well is set anew.

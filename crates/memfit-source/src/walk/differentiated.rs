@@ -62,6 +62,14 @@ impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
         {
             self.sums.push((name, &node.value));
         }
+        // `batch_loss += loss`
+        if let Stmt::AugAssign(node) = statement
+            && matches!(node.op, Operator::Add)
+            && (self.is_named_loss(&node.value) || matches!(&*node.value, Expr::BinOp(_)))
+            && let Some(name) = dotted(&node.target, self.text)
+        {
+            self.sums.push((name, &node.value));
+        }
         // `loss = sum(losses.values())`
         if let Stmt::Assign(node) = statement
             && let [target] = node.targets.as_slice()
@@ -103,17 +111,25 @@ impl<'a> Losses<'a> {
         }
     }
 
-    /// `losses.values()` of `sum(losses.values())` and `sum(loss for loss in losses.values())`.
+    /// `losses.values()` of `sum(losses.values())` and `sum(loss for loss in losses.values())`, and
+    /// `losses[name]` of `sum(losses[name] for name in losses)`.
     fn summed_values(&self, expression: &'a Expr) -> Option<&'a str> {
         let Expr::Call(call) = expression else { return None };
         if !matches!(&*call.func, Expr::Name(name) if name.id.as_str() == "sum") {
             return None;
         }
-        let values = match call.arguments.args.first()? {
-            Expr::Generator(node) => &node.generators.first()?.iter,
-            Expr::ListComp(node) => &node.generators.first()?.iter,
-            other => other,
+        let (element, part) = match call.arguments.args.first()? {
+            Expr::Generator(node) => (Some(&*node.elt), node.generators.first()),
+            Expr::ListComp(node) => (Some(&*node.elt), node.generators.first()),
+            _ => (None, None),
         };
+        let slice = |expression: &Expr| super::span(expression).slice(self.text);
+        if let (Some(whole @ Expr::Subscript(item)), Some(part)) = (element, part) {
+            let is_each =
+                slice(&item.value) == slice(&part.iter) && slice(&item.slice) == slice(&part.target);
+            return is_each.then(|| slice(whole));
+        }
+        let values = part.map_or(call.arguments.args.first()?, |part| &part.iter);
         let text = super::span(values).slice(self.text);
         text.ends_with(".values()").then_some(text)
     }
@@ -164,6 +180,25 @@ impl<'a> Losses<'a> {
     }
 }
 
+/// Results that an expression takes a loss from: `results["loss"]`, `(results["loss"] * weights).mean()`;
+/// `true` if the loss is an item of them as it is.
+fn whole_of(source: &Expr) -> Option<(&Expr, bool)> {
+    match source {
+        Expr::Subscript(node) if is_item(node) || literal(&node.slice).is_some() => Some((&node.value, true)),
+        Expr::Attribute(node) if node.attr.id.as_str() == "loss" => Some((&node.value, true)),
+        Expr::Call(node) => match &*node.func {
+            Expr::Attribute(way) if ["mean", "sum"].contains(&way.attr.id.as_str()) => {
+                whole_of(&way.value).map(|(whole, _)| (whole, false))
+            }
+            _ => None,
+        },
+        Expr::BinOp(node) if matches!(node.op, Operator::Mult | Operator::Div) => {
+            whole_of(&node.left).map(|(whole, _)| (whole, false))
+        }
+        _ => None,
+    }
+}
+
 /// Returns `true` for an item of a named container by a literal key.
 fn is_item(node: &ExprSubscript) -> bool {
     matches!(&*node.value, Expr::Name(_) | Expr::Attribute(_))
@@ -174,6 +209,9 @@ impl<'a> Walker<'a> {
     /// Value of `losses["total"]`, if `backward()` is called on it.
     pub(super) fn differentiated_item(&mut self, node: &'a ExprSubscript, owner: &Value) -> Option<Value> {
         let name = self.slice(super::span(node));
+        if self.sums_values_of(self.slice(super::span(&*node.value))) && !owner.graph.is_none() {
+            return Some(Value::tensor(owner.graph.clone()).with_flags(Flags::SCALAR));
+        }
         if !is_item(node) || !self.frame.differentiated.contains(name) {
             return None;
         }
@@ -197,11 +235,7 @@ impl<'a> Walker<'a> {
     /// Gives the results from which a differentiated loss is taken, as in `loss = results["loss"]`, the
     /// graph of the loss.
     pub(super) fn share_differentiated(&mut self, name: &'a str, source: &'a Expr) {
-        let whole = match source {
-            Expr::Subscript(node) if is_item(node) || literal(&node.slice).is_some() => &*node.value,
-            Expr::Attribute(node) if node.attr.id.as_str() == "loss" => &*node.value,
-            _ => return,
-        };
+        let Some((whole, is_scalar)) = whole_of(source) else { return };
         let Some(whole) = dotted(whole, self.text).filter(|_| self.frame.differentiated.contains(name))
         else {
             return;
@@ -215,16 +249,23 @@ impl<'a> Walker<'a> {
         if let Some(own) = loss.graph.own {
             binding.value.graph = binding.value.graph.union(&loss.graph).with_own(own);
         }
-        binding.value.flags = binding.value.flags.union(Flags::SCALAR);
+        if is_scalar {
+            binding.value.flags = binding.value.flags.union(Flags::SCALAR);
+        }
         self.frame.env.set(whole, binding);
     }
 
-    /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated.
+    /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated, or one
+    /// of them.
     pub(super) fn differentiated_element(&mut self, iterated: &'a Expr) -> Option<Value> {
         let text = self.slice(super::span(iterated));
         let pairs = text.strip_suffix(".items()");
         let name = pairs.or_else(|| text.strip_suffix(".values()"))?;
-        let graph = self.frame.env.get(name).filter(|_| self.sums_values_of(name))?.value.graph.clone();
+        let graph = self.frame.env.get(name)?.value.graph.clone();
+        // One of the values is the differentiated loss.
+        if graph.own.is_none() && !self.sums_values_of(name) {
+            return None;
+        }
         let loss = Value::tensor(graph).with_flags(Flags::SCALAR);
         Some(match pairs {
             Some(_) => Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), loss].into())),
@@ -233,8 +274,16 @@ impl<'a> Walker<'a> {
     }
 
     fn sums_values_of(&self, name: &str) -> bool {
+        let is_each = |known: &str| {
+            let key = known.strip_prefix(name).and_then(|rest| rest.strip_prefix('['));
+            key.is_some_and(|key| !key.starts_with(['"', '\'']))
+        };
         self.frame.grad != Grad::Off
-            && self.frame.differentiated.iter().any(|known| known.strip_suffix(".values()") == Some(name))
+            && self
+                .frame
+                .differentiated
+                .iter()
+                .any(|known| known.strip_suffix(".values()") == Some(name) || is_each(known))
     }
 
     /// Gives a value that a loss is bound to a graph of its own, if its graph is unknown.

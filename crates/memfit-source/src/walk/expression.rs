@@ -181,7 +181,7 @@ impl<'a> Walker<'a> {
             let iterated = self.eval(&generator.iter);
             let (_, element, _) = self.iteration(&generator.iter, &iterated);
             let mut names = Vec::new();
-            super::statement::collect_names(&generator.target, &mut names);
+            super::bindings::collect_names(&generator.target, &mut names);
             for (index, name) in names.iter().enumerate() {
                 let value = match &element.kind {
                     Kind::Tuple(parts) if parts.len() == names.len() => parts[index].clone(),
@@ -208,12 +208,14 @@ impl<'a> Walker<'a> {
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
         let flags = last.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
+        // `{name: [] for name in names}` grows in its lists.
+        let is_of_lists = matches!(last.kind, Kind::Container { bounded: false }) && last.items.is_none();
         let mut made = Value {
             graph,
             device: last.device,
             flags,
             weights: last.weights.clone(),
-            ..Value::from_kind(Kind::Container { bounded: true })
+            ..Value::from_kind(Kind::Container { bounded: !is_of_lists })
         };
         made.add_item(&last);
         made

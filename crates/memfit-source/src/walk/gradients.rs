@@ -71,20 +71,30 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Records `parameter.grad = …`.
-    pub(super) fn write_grad(&mut self, owner: &'a Expr, target: &'a Expr, clears: bool, whole: Span) {
+    /// Records `parameter.grad = …`. It is scaled where it is computed from itself.
+    pub(super) fn write_grad(&mut self, owner: &'a Expr, is_scaled: bool, clears: bool, whole: Span) {
         self.eval(owner);
         let single = match owner {
             Expr::Subscript(subscript) => {
-                literal(&subscript.slice).is_some()
-                    && matches!(&*subscript.value, Expr::Subscript(_) | Expr::Call(_) | Expr::Name(_))
+                is_scaled
+                    && literal(&subscript.slice).is_some()
                     && self.slice(span(owner)).contains("param")
+                    && self.are_parameters(&subscript.value)
             }
             _ => false,
         };
-        let _ = target;
         let receiver = self.slice(span(owner));
         self.op(OpKind::WriteGrad { single, clears }, whole, receiver, Weights::default());
+    }
+
+    /// Returns `true` for a list of all parameters of a model. Any other may have one tensor, into which all
+    /// weights are flattened.
+    fn are_parameters(&mut self, list: &'a Expr) -> bool {
+        match list {
+            Expr::Name(_) => self.evaluate_silently(list).weights.is_known(),
+            Expr::Call(_) | Expr::Subscript(_) => true,
+            _ => false,
+        }
     }
 
     /// Records `for own, other in zip(target.parameters(), model.parameters()): own.data.copy_(other)`.

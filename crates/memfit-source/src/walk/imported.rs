@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::Walker;
 use super::callee::is_of_every_module;
-use crate::facts::Kind;
-use crate::facts::Receiver;
+use crate::facts::{Call, Criterion, Flags, Kind, Receiver, Value, Weights};
 use crate::project::{ClassExport, Summary};
 
 impl Walker<'_> {
@@ -49,6 +48,32 @@ impl Walker<'_> {
         let found = self.imports.class(path);
         self.imported_classes.insert(path.to_owned(), found.clone());
         found
+    }
+
+    /// Object that a class of another module makes.
+    pub(super) fn object_there(&mut self, call: &Call, path: &str, class: &ClassExport) -> Value {
+        if class.is_module && path.ends_with("Loss") {
+            let kind = Kind::Criterion { which: Criterion::Other, sums: false };
+            return Value::from_kind(kind).with_flags(Flags::OPAQUE);
+        }
+        if class.is_module {
+            let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
+            let frozen = super::model_call::fixed_flags(class.is_frozen, class.is_parameterless);
+            let last = self.method_there(path, "forward").map_or(Flags::NONE, |own| own.last_operation());
+            let weights = self.made_weights(call);
+            let forward = self.method_there(path, "forward");
+            self.set_outputs(&weights, forward.and_then(|own| own.last_operations()));
+            return Value {
+                weights,
+                ..Value::from_kind(Kind::Module).with_flags(norm.union(frozen).union(last))
+            };
+        }
+        if class.is_optimizer {
+            let held = call.arguments.first();
+            let weights = held.map_or_else(Weights::default, |held| held.value.weights.clone());
+            return Value { weights, ..Value::from_kind(Kind::Optimizer) };
+        }
+        Value::from_kind(Kind::Imported(path.into()))
     }
 
     /// Summary of a function of another module.

@@ -238,6 +238,7 @@ fn torch(rest: &str, last: &str) -> CallResult {
             "parallel.DistributedDataParallel" => CallResult::Same(Flags::DISTRIBUTED),
             "utils.clip_grad_norm_" | "utils.clip_grad_value_" => CallResult::Number,
             "Parameter" => CallResult::Tensor(Flags::NONE),
+            "utils.rnn.pack_padded_sequence" => CallResult::Same(Flags::NONE),
             _ if name.ends_with("Loss") => made_loss(Criterion::Other),
             _ if name.starts_with("BatchNorm") || name == "SyncBatchNorm" => {
                 CallResult::Made(Kind::Module, Flags::BATCH_NORM)

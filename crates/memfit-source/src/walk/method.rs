@@ -10,7 +10,7 @@ use super::library_calls::device_of;
 use super::library_calls::{Method, method};
 use super::method_names::{
     dotted_receiver, has_no_gradient, is_accelerate_or_fabric, is_fabric, is_gradient, is_of_arrays,
-    takes_sizes,
+    takes_plain_arguments, takes_sizes,
 };
 use crate::facts::{Argument, Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
@@ -329,8 +329,7 @@ impl<'a> Walker<'a> {
         {
             self.copies_weights(&attribute.value, call.span);
         }
-        // Sizes and dimensions contribute no graph.
-        let graph = if takes_sizes(name) { value.graph.clone() } else { value.graph.union(inputs) };
+        let graph = if takes_plain_arguments(name) { value.graph.clone() } else { value.graph.union(inputs) };
         let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
         let moved = |device: Device| Value { kind: Kind::Tensor, device, ..value.clone() };
         match method(name) {

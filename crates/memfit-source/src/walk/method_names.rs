@@ -59,6 +59,11 @@ pub(super) fn takes_sizes(name: &str) -> bool {
     )
 }
 
+/// Returns `true` for methods whose arguments contribute no graph: sizes, dimensions and indices.
+pub(super) fn takes_plain_arguments(name: &str) -> bool {
+    takes_sizes(name) || matches!(name, "gather" | "index_select" | "masked_select" | "take")
+}
+
 /// Returns `true` for `parameter.grad` and `parameter.grad.data`.
 pub(super) fn is_gradient(name: &str) -> bool {
     name.strip_suffix(".data").unwrap_or(name).rsplit('.').next() == Some("grad")

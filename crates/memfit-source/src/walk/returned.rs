@@ -5,7 +5,7 @@ use ruff_python_ast::Expr;
 
 use super::weights::Origin;
 use super::{Frame, Walker};
-use crate::facts::{Call, FunctionId, GraphState, Model, ModelId, Value, Weights};
+use crate::facts::{Call, FunctionId, Graph, GraphState, Kind, Model, ModelId, Value, Weights};
 use crate::position::Span;
 use crate::project::{ArraySwitch, ModelOrigin, Returned, Summary};
 
@@ -29,6 +29,19 @@ impl Adopted {
         };
         let is_one = self.ones.iter().any(|one| one == weights.owners());
         weights.replaced(&known, is_one)
+    }
+}
+
+impl Frame<'_> {
+    /// Graph of the returned value and its parts; unknown for a generator.
+    pub(super) fn graph_of_result(&self) -> Graph {
+        let Some((value, _)) = &self.returned else { return Graph::unknown().clone_if(self.yields) };
+        let mut graph = value.graph.clone();
+        graph.unknown |= self.yields;
+        if let Kind::Tuple(parts) = &value.kind {
+            graph = parts.iter().fold(graph, |all, part| all.union(&part.graph));
+        }
+        graph
     }
 }
 
@@ -182,6 +195,7 @@ impl<'a> Walker<'a> {
         model.made = alternatives.iter().all(|one| one.made);
         model.has_parameters = alternatives.iter().all(|one| one.has_parameters);
         model.loops = alternatives.iter().any(|one| one.loops);
+        model.detaches = alternatives.iter().any(|one| one.detaches);
         model.array_switches = alternatives.iter().flat_map(|one| &one.array_switches).cloned().collect();
         if let [one] = alternatives {
             model.parts.clone_from(&one.parts);

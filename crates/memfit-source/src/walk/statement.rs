@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ruff_python_ast::{Expr, Operator, Stmt, StmtAugAssign};
 use rustc_hash::FxHashMap;
 
+use super::bindings::mentions;
 use super::definitions::dotted;
 use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
@@ -304,7 +305,9 @@ impl<'a> Walker<'a> {
             }
             Expr::Attribute(attribute) => {
                 if attribute.attr.id.as_str() == "grad" {
-                    self.write_grad(&attribute.value, target, value.kind == Kind::None, whole);
+                    let own = self.slice(span(target));
+                    let is_scaled = source.is_some_and(|source| self.slice(span(source)).contains(own));
+                    self.write_grad(&attribute.value, is_scaled, value.kind == Kind::None, whole);
                     return;
                 }
                 self.eval(&attribute.value);
@@ -336,6 +339,7 @@ impl<'a> Walker<'a> {
                 }
                 self.replace_head(target, &value);
                 let own = self.slice(span(target));
+                let before = self.evaluate_silently(&subscript.value);
                 let joins = source.is_some_and(|source| self.store_joined(own, source, &value, whole));
                 if let Some(name) = dotted(without_keys(&subscript.value), self.text)
                     .filter(|name| !joins && !self.is_moved_within(name, source))
@@ -349,6 +353,7 @@ impl<'a> Walker<'a> {
                     }
                 }
                 self.set_item(subscript, &value);
+                self.write_slice(subscript, &value, &before);
                 if self.frame.differentiated.contains(own) {
                     self.bind(own, value, CounterBinding::Assigned(self.frame.looped));
                 }
@@ -522,7 +527,7 @@ impl<'a> Walker<'a> {
         if let Expr::Attribute(attribute) = &*node.target
             && attribute.attr.id.as_str() == "grad"
         {
-            self.write_grad(&attribute.value, &node.target, false, span(node));
+            self.write_grad(&attribute.value, true, false, span(node));
             return;
         }
         let Some(name) = dotted(&node.target, self.text) else {
@@ -570,11 +575,6 @@ fn without_keys(mut expression: &Expr) -> &Expr {
     expression
 }
 
-/// Returns `true` if a name occurs in a text as a whole word.
-fn mentions(text: &str, name: &str) -> bool {
-    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
-}
-
 /// Integer literal.
 pub(super) fn literal(expression: &Expr) -> Option<i64> {
     match expression {
@@ -586,15 +586,5 @@ pub(super) fn literal(expression: &Expr) -> Option<i64> {
             literal(&node.operand).map(|number| -number)
         }
         _ => None,
-    }
-}
-
-pub(super) fn collect_names<'a>(target: &'a Expr, into: &mut Vec<&'a str>) {
-    match target {
-        Expr::Name(name) => into.push(name.id.as_str()),
-        Expr::Tuple(node) => node.elts.iter().for_each(|part| collect_names(part, into)),
-        Expr::List(node) => node.elts.iter().for_each(|part| collect_names(part, into)),
-        Expr::Starred(node) => collect_names(&node.value, into),
-        _ => {}
     }
 }

@@ -3,6 +3,7 @@
 use ruff_python_ast::Expr;
 
 use super::definitions::dotted;
+use super::model_call::LAST_OPERATIONS;
 use super::{Walker, span};
 use crate::facts::{Flags, Graph, Kind, Value};
 use crate::position::Span;
@@ -22,6 +23,32 @@ impl<'a> Walker<'a> {
             }
             _ => binding.value.named = None,
         }
+        self.frame.env.set(name, binding);
+    }
+
+    /// `probabilities[:, t] = softmax(x)`: a new tensor that gets results of one operation is one of them.
+    pub(super) fn write_slice(
+        &mut self,
+        subscript: &'a ruff_python_ast::ExprSubscript,
+        value: &Value,
+        before: &Value,
+    ) {
+        let is_slice = match &*subscript.slice {
+            Expr::Slice(_) => true,
+            Expr::Tuple(tuple) => tuple.elts.iter().any(|part| matches!(part, Expr::Slice(_))),
+            _ => false,
+        };
+        let Some(name) = dotted(&subscript.value, self.text).filter(|_| is_slice) else { return };
+        let Some(binding) = self.frame.env.get(name) else { return };
+        if !matches!((&before.kind, &value.kind), (Kind::Tensor, Kind::Tensor)) {
+            return;
+        }
+        let mut last = value.flags.intersection(LAST_OPERATIONS);
+        if !before.graph.is_none() {
+            last = last.intersection(before.flags);
+        }
+        let mut binding = binding.clone();
+        binding.value = binding.value.without(LAST_OPERATIONS).with_flags(last);
         self.frame.env.set(name, binding);
     }
 

@@ -14,8 +14,10 @@ use crate::facts::{
 };
 use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
-use crate::project::{ClassExport, Returned, Summary, SummaryOp};
-use crate::project::{Index, split};
+use crate::project::{ClassExport, Index, Returned, Summary, SummaryOp, Switch, split};
+
+/// Methods that PyTorch's optimizers have.
+const OF_OPTIMIZERS: &[&str] = &["step", "zero_grad", "state_dict", "load_state_dict", "add_param_group"];
 
 /// Builds the index of a module.
 pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
@@ -34,8 +36,13 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 has_batch_norm: class.has_batch_norm,
                 parts: class.parts.clone(),
                 carries: class.carries.clone(),
+                detaches: class.detaches,
                 is_frozen: class.is_frozen,
                 is_parameterless: class.is_parameterless,
+                is_optimizer: class.bases.iter().any(|base| base.ends_with("Optimizer"))
+                    && methods
+                        .iter()
+                        .all(|name| name.starts_with('_') || OF_OPTIMIZERS.contains(&name.as_str())),
                 methods,
             };
             ((*name).to_owned(), Arc::new(export))
@@ -102,6 +109,7 @@ impl<'a> Walker<'a> {
                     }
                     _ => None,
                 },
+                switches: self.switches(id, frame, op),
                 grad: op.site.grad,
                 graph: op.graph.clone(),
                 inherits: op.site.grad == frame.entered && self.is_mode_of_caller(id),
@@ -201,7 +209,7 @@ impl<'a> Walker<'a> {
                 (argument.name.as_deref(), argument.value.clone(), self.slice(argument.value_span))
             })
             .collect();
-        let mut result = self.replay(summary, id, &arguments, receiver, call.span);
+        let mut result = self.replay(summary, id, &arguments, receiver, call.span, call.is_open());
         let skipped = usize::from(summary.is_method && receiver.is_some());
         if summary.may_give_arrays(call, skipped) {
             result =
@@ -219,6 +227,7 @@ impl<'a> Walker<'a> {
         arguments: &[(Option<&str>, Value, &'a str)],
         receiver: Option<&str>,
         call: Span,
+        is_open: bool,
     ) -> Value {
         let skipped = usize::from(summary.is_method && receiver.is_some());
         let argument = |index: usize| -> Option<&(Option<&str>, Value, &'a str)> {
@@ -269,6 +278,13 @@ impl<'a> Walker<'a> {
         let mut copies: FxHashMap<Vec<usize>, GuardId> = FxHashMap::default();
         let outside = self.frame.guard;
         for op in &summary.ops {
+            let truth = |switch: &Switch| match argument(switch.parameter) {
+                Some((_, given, _)) => given.truth(),
+                None => switch.default.filter(|_| !is_open),
+            };
+            if op.switches.iter().any(|switch| truth(switch).is_some_and(|truth| truth != switch.runs)) {
+                continue;
+            }
             let mut kind = op.kind.clone();
             if let (OpKind::RequireGrad { on }, Some((_, given, _))) =
                 (&mut kind, op.switch.and_then(&argument))
@@ -327,6 +343,15 @@ impl<'a> Walker<'a> {
                 via: id.or(Some(FunctionId(0))),
                 call: Some(call),
                 deep: op.deep,
+                switches: op
+                    .switches
+                    .iter()
+                    .filter_map(|switch| {
+                        let (_, _, text) = argument(switch.parameter)?;
+                        let (own, is_same) = self.tested_parameter(&self.frame, text)?;
+                        Some((own, is_same == switch.runs))
+                    })
+                    .collect(),
             });
         }
         self.record_passed_values(summary, id, arguments, receiver, skipped, call);

@@ -37,9 +37,18 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Returns `true` for `x` and `0.9 * x`.
+    /// Returns `true` for `x` and `0.9 * x`, and for `x.get(key, 0)` where the name is `x[key]`.
     fn is_scaled(&self, name: &str, expression: &Expr) -> bool {
         match expression {
+            Expr::Call(call) => {
+                let Expr::Attribute(way) = &*call.func else { return false };
+                let Some(key) = call.arguments.args.first().filter(|_| way.attr.id.as_str() == "get") else {
+                    return false;
+                };
+                let item = name.strip_prefix(self.slice(span(&*way.value)));
+                let item = item.and_then(|rest| rest.strip_prefix('[')?.strip_suffix(']'));
+                item == Some(self.slice(span(key)))
+            }
             Expr::BinOp(node) if matches!(node.op, Operator::Mult) => {
                 self.slice(span(&*node.left)) == name || self.slice(span(&*node.right)) == name
             }

@@ -117,6 +117,7 @@ impl<'a> Walker<'a> {
             parts: Vec::new(),
             of_project: false,
             carries: None,
+            detaches: false,
             outputs: None,
             loops: false,
             class_path: None,
@@ -151,20 +152,20 @@ impl<'a> Walker<'a> {
             .map(|switch| switch.name.clone())
             .collect();
         let of_project = class.is_some() || call.path.is_none() && matches!(call.target.kind, Kind::Class(_));
-        let (parts, carries) = match (&call.path, &call.target.kind) {
+        let (parts, carries, detaches) = match (&call.path, &call.target.kind) {
             (None, Kind::Class(class)) => {
                 let class = self.facts.class(*class);
-                (class.parts.clone(), class.carries.clone())
+                (class.parts.clone(), class.carries.clone(), class.detaches)
             }
             (Some(_), _) => match class {
-                Some(class) => (class.parts.clone(), class.carries.clone()),
-                None => (Vec::new(), None),
+                Some(class) => (class.parts.clone(), class.carries.clone(), class.detaches),
+                None => (Vec::new(), None, false),
             },
-            _ => (Vec::new(), None),
+            _ => (Vec::new(), None, false),
         };
         let model = &mut self.facts.models[id.index()];
         (model.parts, model.carries, model.class_path) = (parts, carries, class_path);
-        model.of_project = of_project;
+        (model.of_project, model.detaches) = (of_project, detaches);
         model.array_switches = array_switches;
         let own = Weights::from_model(id);
         call.arguments
@@ -310,8 +311,25 @@ impl<'a> Walker<'a> {
             let before = || text[..at].chars().next_back();
             used && !before().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '.')
         });
+        let found = found || self.is_one_of_models(name);
         self.used_as_models.insert(name, found);
         found
+    }
+
+    /// Returns `true` for a name that is bound to an element of a container of models, as the mode of another
+    /// element shows: `teacher = models[-1]`, `models[0].eval()`.
+    fn is_one_of_models(&self, name: &str) -> bool {
+        let mut lines = self.text.lines();
+        let bound = lines.find_map(|line| {
+            let value = line.trim().strip_prefix(name)?.trim_start().strip_prefix('=')?.trim();
+            value.strip_suffix(']')?.split_once('[')
+        });
+        let is_plain = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+        let Some((container, _)) = bound.filter(|(container, _)| is_plain(container)) else { return false };
+        self.text.lines().any(|line| {
+            let element = line.trim().strip_prefix(container).and_then(|rest| rest.strip_prefix('['));
+            element.is_some_and(|rest| rest.ends_with("].eval()") || rest.ends_with("].train()"))
+        })
     }
 
     /// Returns `true` for the variable of a loop that its function does not treat as a model: another
