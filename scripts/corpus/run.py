@@ -303,7 +303,7 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
 
 
 def label_now(label: dict[str, Any]) -> dict[str, Any]:
-    """The label of a finding as it is told now: `now` says why it is true, where only its advice was wrong."""
+    """Return a label as it is now: `now` says why the finding is true, where only its advice was wrong."""
     return {**label, "true": True, "why": label["now"]} if "now" in label else label
 
 
