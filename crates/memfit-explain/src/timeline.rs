@@ -442,10 +442,10 @@ const MIN_EVALUATION_PASSES: usize = 4;
 /// Returns `true` if forward passes are the periods: before the first step, and during an evaluation.
 fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u32) -> bool {
     let Some(last) = steps.iter().rfind(|end| **end <= trouble) else { return true };
-    // An inferred step ends where the next forward pass begins.
+    // An inferred step ends where the next pass begins.
     let since = rounds.iter().filter(|begun| *begun >= last && **begun <= trouble).count();
     let trains =
-        phases.iter().any(|(begun, phase)| *phase == Phase::Backward && begun > last && *begun <= trouble);
+        phases.iter().any(|(begun, phase)| *phase == Phase::Backward && begun >= last && *begun <= trouble);
     since >= MIN_EVALUATION_PASSES && !trains
 }
 
