@@ -1,4 +1,5 @@
-//! Calls that release cached memory, replayed: which events belong to a request, and which to a call of its own.
+//! Replays of calls that release cached memory: which events belong to a request, and which to a call of its
+//! own.
 
 mod support;
 

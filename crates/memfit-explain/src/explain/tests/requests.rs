@@ -201,7 +201,7 @@ fn where_gradients_are_off_the_last_batch_may_be_alive_too() {
 
 #[test]
 fn keys_and_values_are_kept_shorter_where_a_copy_of_one_of_many_is_little() {
-    // Memory ran out by 167 MiB or by 552 MiB when one of so many layers' caches was copied.
+    // 167 MiB are missing for a new copy of one of eight caches, and 552 MiB for one of two.
     for (layers, limit, copy_is_enough) in [(8, 1281, None), (2, 1400, Some(true))] {
         let of_each = 64 / layers;
         let fixes = fixes_for_cached(layers as usize, of_each * MIB, limit * MIB);
@@ -214,7 +214,7 @@ fn keys_and_values_are_kept_shorter_where_a_copy_of_one_of_many_is_little() {
     }
 }
 
-/// Remedies where each of 20 tokens makes the caches of some layers larger, and that of one is copied at last.
+/// Remedies if 20 tokens have made the caches of some layers larger, and memory runs out when one is copied.
 fn fixes_for_cached(layers: usize, of_each: u64, limit: u64) -> Vec<Fix> {
     let mut run = Growing::default();
     let lines =
