@@ -84,6 +84,7 @@ fn a_request_is_retried_only_where_the_cache_was_released_for_it() {
         alloc(2 * MIB, 0),
         Step::RecordStream { which: Which(0), stream: 2 },
         free(0),
+        alloc(1000, 0),
         Step::FinishEvents,
         alloc(30 * MIB, 0),
     ];
