@@ -3,7 +3,7 @@
 
 mod support;
 
-use memfit_allocator::{Verification, rewind, verify};
+use memfit_allocator::{PoolId, Verification, rewind, verify};
 use memfit_recording::{Snapshot, TraceAction, TraceEvent};
 use proptest::prelude::*;
 use support::{MIB, Step, Which, alloc, conf, free, given, run, snapshot, step};
@@ -166,4 +166,37 @@ fn expandable_segments_are_told_apart_by_what_they_are_mapped_for() {
         all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
         assert_eq!(found.told, 0);
     }
+}
+
+#[test]
+fn a_small_page_is_known_by_what_it_served_although_the_range_is_as_large_as_a_large_page() {
+    let conf = "expandable_segments:True";
+    let mut steps = vec![alloc(MIB, 0); 20];
+    steps.extend(vec![free(0); 20]);
+    steps.push(Step::EmptyCache);
+    let snapshot = snapshot(&run(conf, steps), usize::MAX);
+    let last = snapshot.events.len() - 1;
+    let unmapped = &snapshot.events[last];
+    assert_eq!((unmapped.action, unmapped.size), (TraceAction::SegmentUnmap, 20 * MIB));
+    let before = rewind(&snapshot, 0, &given(conf), last);
+    let kinds: Vec<(bool, u64)> =
+        before.segments.iter().map(|segment| (segment.small, segment.size)).collect();
+    assert_eq!(kinds, [(true, 20 * MIB)]);
+}
+
+#[test]
+fn an_unmapped_page_is_of_the_pool_that_keeps_the_rest_of_its_segment() {
+    let conf = "expandable_segments:True";
+    let steps = vec![Step::Capture, alloc(30 * MIB, 1), alloc(30 * MIB, 1), Step::EndCapture, free(0)];
+    let mut allocator = run(conf, steps);
+    allocator.release_pool(PoolId(0, 1)).expect("the graph uses it");
+    allocator.empty_cache();
+    // As PyTorch up to 2.11 writes it: only segments contain their pools.
+    let mut snapshot = snapshot(&allocator, usize::MAX);
+    snapshot.events.iter_mut().for_each(|event| event.pool = None);
+    let last = snapshot.events.len() - 1;
+    assert_eq!(snapshot.events[last].action, TraceAction::SegmentUnmap);
+    let before = rewind(&snapshot, 0, &given(conf), last);
+    let pools: Vec<PoolId> = before.segments.iter().map(|segment| segment.pool).collect();
+    assert_eq!(pools, [PoolId(0, 1)]);
 }

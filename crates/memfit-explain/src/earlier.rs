@@ -104,6 +104,11 @@ mod tests {
         );
         // One more of each size is momentum or a copy of the weights.
         assert_eq!(corrected(&[100, 100], &[100]), [Parameters, Unknown]);
+        // A small parameter without its second state.
+        assert_eq!(
+            corrected(&[1000, 1000, 1000, 25, 25], &[1000, 25]),
+            [Parameters, Optimizer, Optimizer, Parameters, Optimizer]
+        );
         // Layers of one size, each with its gradient.
         assert_eq!(corrected(&[100, 100], &[100, 100]), [Parameters, Parameters]);
         // Without a backward pass, nothing tells.

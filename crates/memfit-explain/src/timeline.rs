@@ -224,12 +224,12 @@ impl Roles {
     }
 }
 
-/// First moment after the allocations that represent memory already in use at the beginning.
 /// Returns `true` if anything was recorded beyond the blocks in use at one moment.
 pub(crate) fn has_history(track: &Track) -> bool {
     first_event(track) < track.now()
 }
 
+/// First moment after the allocations that represent memory already in use at the beginning.
 fn first_event(track: &Track) -> u32 {
     let before = track.unknown.iter().find_map(|unknown| match unknown {
         memfit_recording::Unknown::Before { blocks, .. } => Some(*blocks),
@@ -442,9 +442,10 @@ const MIN_EVALUATION_PASSES: usize = 4;
 /// Returns `true` if forward passes are the periods: before the first step, and during an evaluation.
 fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u32) -> bool {
     let Some(last) = steps.iter().rfind(|end| **end <= trouble) else { return true };
-    let since = rounds.iter().filter(|begun| *begun > last && **begun <= trouble).count();
+    // An inferred step ends where the next pass begins.
+    let since = rounds.iter().filter(|begun| *begun >= last && **begun <= trouble).count();
     let trains =
-        phases.iter().any(|(begun, phase)| *phase == Phase::Backward && begun > last && *begun <= trouble);
+        phases.iter().any(|(begun, phase)| *phase == Phase::Backward && begun >= last && *begun <= trouble);
     since >= MIN_EVALUATION_PASSES && !trains
 }
 

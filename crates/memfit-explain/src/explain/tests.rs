@@ -10,7 +10,10 @@ use super::*;
 use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
 mod answers;
+mod limits;
+mod recordings;
 mod requests;
+mod steps;
 
 /// Source file that the stacks refer to.
 const SCRIPT: &str = "import torch\nimport os\n\ndef train(model, optimizer):\n    kept = []\n    for step in range(9):\n        out = model(step)\n        kept.append(out)\n        out.backward(retain_graph=True)\n        optimizer.step()\n";
@@ -435,6 +438,7 @@ fn pools_that_only_the_message_tells_of_are_the_cause_if_their_memory_was_missin
     assert_eq!(cause(1 << 30), Cause::PrivatePools);
     // There was free memory in addition to this one.
     assert_eq!(cause(1 << 28), Cause::Fragmented);
+    assert_eq!(cause(1 << 29), Cause::Fragmented, "as much as was requested");
 }
 
 /// Eight layers that a script calls one by one, each followed by an operation of its own on the same line.
@@ -574,6 +578,11 @@ impl Growing {
         self.track.free(block, 0, StackId::NONE, totals);
     }
 
+    fn end_step(&mut self, step: u32) {
+        let totals = self.totals();
+        self.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
+    }
+
     fn fail(mut self, stack: StackId, bytes: u64) -> Track {
         let totals = self.totals();
         self.track.add_moment(MomentKind::Oom(bytes), 0, stack, totals);
@@ -583,3 +592,5 @@ impl Growing {
 
 const PLACED: [(&str, &str, u32); 2] =
     [("/v/site-packages/torch/nn/modules/linear.py", "__init__", 1), ("train.py", "train", 4)];
+const MODULE: (&str, &str, u32) = ("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2);
+const BACKWARD: (&str, &str, u32) = ("/v/site-packages/torch/autograd/graph.py", "_engine_run_backward", 1);

@@ -59,5 +59,5 @@ fn weights_are_cast(analysis: &Analysis<'_>) -> bool {
     };
     let all: u64 = weights.iter().map(|(size, count)| size * count).sum();
     let cast: u64 = weights.iter().map(|(size, count)| size * count.min(&copies_of(*size))).sum();
-    all > 0 && cast > all / 2
+    cast > all / 2
 }

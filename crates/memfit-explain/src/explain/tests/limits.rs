@@ -1,0 +1,155 @@
+//! Limits between causes: how large a model, a request or an optimizer's state must be, and which settings
+//! help or harm.
+
+use super::*;
+
+fn considers(explanation: &Explanation, cause: Cause) -> bool {
+    explanation.considered.iter().any(|one| one.cause == cause)
+}
+
+fn fix_of(explanation: &Explanation, lever: Lever) -> &Fix {
+    let fix = explanation.fixes.iter().find(|fix| fix.lever == lever);
+    fix.unwrap_or_else(|| panic!("{lever}: {:?}", explanation.fixes))
+}
+
+#[test]
+fn a_model_does_not_fit_if_its_move_fails_or_its_parameters_fill_half_the_gpu() {
+    for (parameters, request, is_move, expected) in [
+        (1024, 3584, true, true),
+        // Another tensor, beside few parameters, as many as half the GPU, and more.
+        (1024, 3584, false, false),
+        (2048, 2560, false, false),
+        (3072, 1536, false, true),
+        // Little of the GPU would have been used.
+        (1024, 512, true, false),
+    ] {
+        let mut run = Growing::default();
+        let (placed, plain) = (run.stack(&PLACED), run.stack(&[("train.py", "train", 7)]));
+        run.alloc(placed, parameters * MIB, parameters * MIB);
+        let track = run.fail(if is_move { placed } else { plain }, request * MIB);
+        let explanation = explained(&track, Some(4096 * MIB), "").unwrap();
+        assert_eq!(considers(&explanation, Cause::DoesNotFit), expected, "{parameters} and {request} MiB");
+    }
+}
+
+#[test]
+fn a_step_that_creates_state_for_a_sixteenth_of_the_parameters_is_a_first_step() {
+    const ADAM: &str = "/v/site-packages/torch/optim/adam.py";
+    let of_second_step = |state: u64, limit: u64| {
+        let mut run = Growing::default();
+        let [placed, data, model, created, update] = [
+            run.stack(&PLACED),
+            run.stack(&[("train.py", "train", 6)]),
+            run.stack(&[MODULE, ("train.py", "train", 7)]),
+            run.stack(&[(ADAM, "_init_group", 1), ("train.py", "train", 10)]),
+            run.stack(&[(ADAM, "_multi_tensor_adam", 2), ("train.py", "train", 10)]),
+        ];
+        for (stack, bytes) in [(data, 1024), (placed, 512), (created, 32)] {
+            run.alloc(stack, bytes * MIB, bytes * MIB);
+        }
+        run.end_step(1);
+        let activation = run.alloc(model, MIB, MIB);
+        run.free(activation);
+        run.alloc(created, state * MIB, state * MIB);
+        explained(&run.fail(update, 64 * MIB), Some(limit * MIB), "").unwrap()
+    };
+    for (state, is_first) in [(32, true), (31, false)] {
+        let explanation = of_second_step(state, 1600 + state);
+        let cause = explanation.cause;
+        assert_eq!(cause == Cause::FirstStepSurprise, is_first, "{:?}", explanation.considered);
+    }
+    // With a smaller limit, as a user may ask for, fewer temporaries are not enough, and state is offloaded.
+    let offloaded = |limit: u64| {
+        let fixes = of_second_step(512, limit).fixes;
+        fixes.iter().find(|fix| fix.lever == Lever::HostOptimizerState).map(|fix| fix.saves)
+    };
+    assert_eq!((offloaded(2100), offloaded(2000)), (None, Some(576 * MIB)));
+}
+
+#[test]
+fn one_request_that_is_far_larger_than_all_tensors_of_a_step_counts_as_one() {
+    let mut run = Growing::default();
+    let (placed, model) = (run.stack(&PLACED), run.stack(&[MODULE, ("train.py", "train", 7)]));
+    run.alloc(placed, 2048 * MIB, 2048 * MIB);
+    for _ in 0..4 {
+        run.alloc(model, 64 * MIB, 64 * MIB);
+    }
+    let explanation = explained(&run.fail(model, 2048 * MIB), Some(4096 * MIB), "").unwrap();
+    assert_eq!(explanation.cause, Cause::GiantRequest, "{:?}", explanation.considered);
+    let text = &explanation.evidence[0].text;
+    assert!(text.starts_with("one tensor of 2.00 GiB each, 2.00 GiB in total"), "{text}");
+}
+
+#[test]
+fn state_that_is_half_as_large_as_the_weights_is_no_sign_of_autocast() {
+    let suggested = |category: Category| {
+        let mut run = Growing::default();
+        let [placed, model] = [run.stack(&PLACED), run.stack(&[MODULE, ("train.py", "train", 7)])];
+        for _ in 0..4 {
+            run.alloc(placed, 4 * MIB, 4 * MIB);
+        }
+        // On one line, four of half a weight's size and four others.
+        for bytes in [2, 3].repeat(4) {
+            let block = run.alloc(model, bytes * MIB, bytes * MIB);
+            run.track.set_noted(block, Some(category));
+        }
+        run.alloc(model, 8 * MIB, 8 * MIB);
+        let explanation = explained(&run.fail(model, 8 * MIB), Some(48 * MIB), "").unwrap();
+        explanation.fixes.iter().any(|fix| fix.lever == Lever::AutocastBf16)
+    };
+    assert!(!suggested(Category::Activations), "copies and products");
+    for category in [Category::Buffers, Category::Gradients, Category::Optimizer] {
+        assert!(suggested(category), "{category:?}");
+    }
+}
+
+#[test]
+fn a_memory_fraction_is_dropped_where_it_is_set() {
+    let fix = |conf: &str| {
+        let card = Card { limit: Some(4 << 30), withheld: 8 << 30, ..Card::default() };
+        let explanation = on_card(&unwound(false), card, conf).unwrap();
+        let fix = explanation.fixes.iter().find(|fix| fix.how.contains("let the process use the whole GPU"));
+        fix.unwrap().clone()
+    };
+    let in_environment = fix("per_process_memory_fraction:0.3");
+    assert_eq!(in_environment.apply, Apply::Environment("PYTORCH_ALLOC_CONF", String::new()));
+    let in_script = fix("max_split_size_mb:64");
+    assert!(in_script.how.contains("set_per_process_memory_fraction"), "{}", in_script.how);
+}
+
+#[test]
+fn expandable_segments_are_no_setting_that_harms_beside_a_memory_fraction_either() {
+    let mut run = Growing::default();
+    let placed = run.stack(&PLACED);
+    for _ in 0..10 {
+        run.alloc(placed, 30 * MIB, 30 * MIB);
+    }
+    let track = run.fail(placed, 30 * MIB);
+    for conf in ["expandable_segments:True", "expandable_segments:True,per_process_memory_fraction:1.0"] {
+        let explanation = explained(&track, Some(335 * MIB), conf).unwrap();
+        assert!(!considers(&explanation, Cause::SettingThatHurts), "{conf}: {:?}", explanation.considered);
+    }
+}
+
+#[test]
+fn a_cached_block_that_small_tensors_split_is_kept_whole_by_max_split_size() {
+    let mut run = Growing::default();
+    let placed = run.stack(&PLACED);
+    let cached = [512, 60].map(|bytes| run.alloc(placed, bytes * MIB, bytes * MIB));
+    for block in cached {
+        run.free(block);
+    }
+    // The first two share the smaller block, and the third one takes a part of the larger.
+    for bytes in [30, 30, 50] {
+        run.alloc(placed, bytes * MIB, bytes * MIB);
+    }
+    let Growing { mut track, allocated, .. } = run;
+    let totals = Totals { allocated, reserved: 572 * MIB, time_us: None };
+    track.add_moment(MomentKind::Oom(512 * MIB), 0, placed, totals);
+    let explanation = explained(&track, Some(625 * MIB), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Fragmented, "{:?}", explanation.considered);
+    let fix = fix_of(&explanation, Lever::MaxSplitSize);
+    let how =
+        "set PYTORCH_ALLOC_CONF=max_split_size_mb:64: the same calls reserve 622 MiB instead of 1.06 GiB";
+    assert_eq!((fix.how.as_str(), fix.saves, fix.fits), (how, 462 * MIB, Some(true)));
+}
