@@ -47,11 +47,13 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         .filter(|stack| requested * 2 >= giant && timeline.origins.get(*stack).role != Role::Backward);
     let kept = analysis.stacks(timeline.live().filter(of_kind)).first().map(|(stack, _)| *stack);
     let stack = own.or(kept).or(Some(timeline.trouble.stack));
+    let giants = if count == 1 {
+        format!("one tensor of {} is", size(giant))
+    } else {
+        format!("{count} tensors of {} each, {} in total, are", size(giant), size(bytes))
+    };
     let text = format!(
-        "{} of {} each, {} in total, are most of the step's memory; its other large tensors have a median of {}",
-        if count == 1 { "one tensor".to_owned() } else { format!("{count} tensors") },
-        size(giant),
-        size(bytes),
+        "{giants} most of the step's memory; its other large tensors have a median of {}",
         size(median)
     );
     let sites: Vec<Site> = stack.map(|stack| timeline.origins.get(stack).user.clone()).unwrap_or_default();
