@@ -237,9 +237,7 @@ def test_a_script_that_trains_nothing_has_no_table(folder: Path) -> None:
 
 
 def test_a_model_that_the_script_compiles_whole_is_measured_in_training_and_inference(folder: Path) -> None:
-    script = SCRIPT.replace(
-        "\noptimizer =", '\nmodel.compile(fullgraph=True, backend="eager")\noptimizer =', 1
-    )
+    script = SCRIPT.replace("\nfor step", '\nmodel.compile(fullgraph=True, backend="eager")\nfor step', 1)
     assert "fullgraph" in script
     (folder / "train.py").write_text(script)
     document = shrink(folder, "--only", "8-bit-optimizer", "--", sys.executable, "train.py")
