@@ -47,7 +47,6 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         out.push_str(&canvas.wrapped(&format!("  {label:<16}"), DIM, text));
         let Some(source) = source else { return };
         match sources.iter_mut().find(|(known, _)| known == source) {
-            Some((_, labels)) if labels.iter().any(|known| known == label) => {}
             Some((_, labels)) => labels.push(label.to_owned()),
             None => sources.push((source.to_owned(), vec![label.to_owned()])),
         }
