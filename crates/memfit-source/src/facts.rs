@@ -5,6 +5,7 @@ mod graph;
 mod guard;
 mod model_argument;
 mod named;
+mod returned;
 mod text;
 mod value;
 mod weights;
@@ -18,6 +19,7 @@ pub use graph::{Graph, GraphState};
 pub use guard::{CounterBinding, CounterTest, Guard, GuardTest, Residue};
 pub use model_argument::ModelArgument;
 pub(crate) use named::Named;
+pub use returned::ReturnedPart;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
 pub use weights::{Model, Overlap, Weights};
@@ -116,6 +118,8 @@ pub struct Function {
     pub hands_on: bool,
     /// Graph of the values that it returns.
     pub returned: Graph,
+    /// Parts of the value of each `return` statement with one.
+    pub returns: Vec<Vec<ReturnedPart>>,
 }
 
 /// Class definition.

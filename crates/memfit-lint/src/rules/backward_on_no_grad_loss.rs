@@ -120,10 +120,7 @@ fn handed_on(context: &Context<'_>, findings: &mut Findings<'_>) {
         else {
             continue;
         };
-        let returned = context.slice(function.span).lines().any(|line| {
-            let value = line.trim().strip_prefix("return ").unwrap_or_default();
-            value.split(',').next().is_some_and(|first| first.trim() == name)
-        });
+        let returned = function.returned_first().any(|value| context.slice(value) == name);
         let is_said = findings.found.iter().any(|found| found.span == call.span);
         if returned && !is_said {
             findings
@@ -158,10 +155,8 @@ fn of_numbers(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(name) = name.filter(|_| call.result.is(Flags::READ) && call.result.graph.is_none()) else {
             continue;
         };
-        let returned = context.slice(function.span).lines().any(|line| {
-            let value = line.trim().strip_prefix("return ").unwrap_or_default();
-            words(value.split(',').next().unwrap_or_default()).any(|word| word == name)
-        });
+        let returned =
+            function.returned_first().any(|value| words(context.slice(value)).any(|word| word == name));
         let again = facts.calls.iter().any(|other| {
             other.site.function == call.site.function
                 && other.span != call.span

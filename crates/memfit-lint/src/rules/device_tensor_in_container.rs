@@ -257,9 +257,9 @@ fn is_returned(context: &Context<'_>, store: &Store) -> bool {
         return false;
     }
     let text = context.slice(store.value_span);
-    let body = context.slice(context.facts.function(store.site.function).span);
-    body.lines().filter_map(|line| line.trim().strip_prefix("return ")).any(|returned| {
-        returned.strip_prefix(text).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+    context.facts.function(store.site.function).returned_first().any(|returned| {
+        let rest = context.slice(returned).strip_prefix(text);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
     })
 }
 

@@ -190,16 +190,11 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
         let sums = store.kind == StoreKind::Add;
         let text = context.slice(store.value_span);
-        let body = context.slice(function.span);
-        let mut returned = body.lines().filter_map(|line| line.trim().strip_prefix("return "));
-        // `return {"loss": loss}`
         let is_it =
             |returned: &str| returned == text || sums && has_word(text, returned) && is_name(returned);
-        let is_returned = returned.any(|value| {
-            let value = value.split('#').next().unwrap_or(value).trim();
-            let item = value.strip_prefix('{').and_then(|items| items.split([',', '}']).next());
-            let named = item.and_then(|item| item.split_once(':'));
-            is_it(value) || named.is_some_and(|(key, item)| key.contains("loss") && is_it(item.trim()))
+        // `return loss` or `return {"loss": loss}`
+        let is_returned = function.returned_parts().any(|part| {
+            part.key.as_ref().is_none_or(|key| key.contains("loss")) && is_it(context.slice(part.span))
         });
         if function.name.ends_with(".training_step")
             && store.target.starts_with("self.")

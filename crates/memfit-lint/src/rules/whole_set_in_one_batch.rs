@@ -188,24 +188,18 @@ fn handed_on(context: &Context<'_>, index: usize, loader: &Call) -> Option<Span>
         .filter(|other| **other != index)
         .any(|other| facts.calls.get(*other).is_some_and(is_size));
     let target = facts.bound_to(loader.span);
-    let returned = facts.before_on_line(loader.span).trim_start().starts_with("return");
-    let function = &facts.function(loader.site.function).name;
-    let named = names_evaluation(target.unwrap_or(function));
+    let function = facts.function(loader.site.function);
+    let named = names_evaluation(target.unwrap_or(&function.name));
     // What this file does with it is known.
     let is_used = facts.loops.iter().any(|looped| {
         matches!(looped.iterable_kind, IterableKind::Loader(Some(of)) if facts.loader(of).is_some_and(|call| call.span == loader.span))
     }) || facts.calls.iter().any(|call| {
         call.is("builtins.next") || call.is("builtins.iter")
     });
-    let leaves = returned
-        || target.is_some_and(|name| {
-            name.starts_with("self.") || {
-                let line = |line: &str| {
-                    line.trim_start().starts_with("return ")
-                        && crate::query::words(line).any(|word| word == name)
-                };
-                facts.slice(facts.function(loader.site.function).span).lines().any(line)
-            }
+    let leaves = target.is_some_and(|name| name.starts_with("self."))
+        || function.returned_parts().any(|part| {
+            let is_named = |name: &str| crate::query::words(facts.slice(part.span)).any(|word| word == name);
+            part.span.contains(loader.span) || target.is_some_and(is_named)
         });
     (beside && named && !is_used && leaves && context.project.on_card).then_some(loader.span)
 }

@@ -5,7 +5,7 @@ use ruff_python_ast::Expr;
 
 use super::weights::Origin;
 use super::{Frame, Walker};
-use crate::facts::{Call, FunctionId, Graph, GraphState, Kind, Model, ModelId, Value, Weights};
+use crate::facts::{Call, FunctionId, Graph, GraphState, Kind, Model, ModelId, ReturnedPart, Value, Weights};
 use crate::position::Span;
 use crate::project::{ArraySwitch, ModelOrigin, Returned, Summary};
 
@@ -45,10 +45,33 @@ impl Frame<'_> {
     }
 }
 
+/// Elements of a tuple, items of a dictionary, or the value.
+fn parts_of(value: &Expr) -> Vec<ReturnedPart> {
+    let part = |key: Option<String>, value: &Expr| ReturnedPart { key, span: super::span(value) };
+    match value {
+        Expr::Tuple(node) => node.elts.iter().map(|element| part(None, element)).collect(),
+        Expr::Dict(node) => {
+            let keyed = node.items.iter().filter_map(|item| match item.key.as_ref()? {
+                Expr::StringLiteral(key) => Some(part(Some(key.value.to_string()), &item.value)),
+                _ => None,
+            });
+            keyed.collect()
+        }
+        _ => vec![part(None, value)],
+    }
+}
+
 impl<'a> Walker<'a> {
-    /// Records whether a `return` statement gives arrays, and on which parameter that depends.
+    /// Records the parts of a `return` statement's value; whether it gives arrays, and on which parameter that
+    /// depends.
     pub(super) fn record_return(&mut self, returned: Option<&'a Expr>) {
         self.frame.returns += 1;
+        let parts = returned.map_or_else(Vec::new, parts_of);
+        let known = &mut self.facts.functions[self.frame.function.index()].returns;
+        // The body of a loop is walked more than once.
+        if !parts.is_empty() && !known.contains(&parts) {
+            known.push(parts);
+        }
         if !returned.is_some_and(|returned| self.has_array(returned)) {
             return;
         }
