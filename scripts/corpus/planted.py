@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth|seventh]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|-third|-fourth|-fifth|-sixth].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth] --verify
+        [--write measurements/check-planted[-second|-third|-fourth|-fifth|-sixth|-seventh].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|seventh] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -135,6 +135,19 @@ SETS = {
         "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
         "[fourth](check-planted-fourth.md), [fifth](check-planted-fifth.md)): its first reading says how the mended "
         "rules do on code that they have not seen.",
+        "by someone who knew of the rules only the names in planted-kinds.toml",
+    ),
+    "seventh": PlantedSet(
+        "seventh",
+        HERE / "planted-seventh.jsonl",
+        HERE / "planted-seventh-labels.toml",
+        HERE / "planted-seventh-readings.toml",
+        {"seventh": "bugs of the seventh set"},
+        "`memfit check` on a seventh set of planted bugs",
+        "This set was planted blind, after the rules had been mended on the six sets before "
+        "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
+        "[fourth](check-planted-fourth.md), [fifth](check-planted-fifth.md), [sixth](check-planted-sixth.md)): "
+        "its first reading says how the mended rules do on code that they have not seen.",
         "by someone who knew of the rules only the names in planted-kinds.toml",
     ),
 }
