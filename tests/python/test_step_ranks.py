@@ -4,8 +4,10 @@ behind.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,32 +17,26 @@ import pytest
 from tiers import exhaustive
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts/distributed"))
-
-from ranks import environments  # noqa: E402
 
 
 def ranks(world: int, runs: int | str, script: str = "rank_training.py", limit: int = 600) -> dict[str, Any]:
     """Run a script on several ranks; return the output of rank 0."""
     path = os.pathsep.join([str(HERE), *sys.path[1:]])
-    command = [sys.executable, str(HERE / script), str(runs)]
-    started = [
-        subprocess.Popen(
-            command,
-            env={**environment, "PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for environment in environments(world)
-    ]
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "forked_ranks.py"), str(world), str(HERE / script), str(runs)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        ended = [process.communicate(timeout=limit) for process in started]
+        output, errors = process.communicate(timeout=limit)
     finally:
-        for process in started:
-            process.kill()
-    assert all(process.returncode == 0 for process in started), "\n".join(error for _, error in ended)
-    return json.loads(ended[0][0].splitlines()[-1])
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1])
 
 
 @pytest.mark.parametrize(("world", "runs"), [(2, 8), pytest.param(4, 10, marks=exhaustive)])
