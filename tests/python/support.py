@@ -88,6 +88,22 @@ def through_memfit(
     return done.returncode, done.stderr + done.stdout, report
 
 
+def in_one_process(pieces: dict[str, str]) -> str:
+    """Return a script that runs pieces of code one after the other, and answers with the errors of those that
+    fail.
+    """
+    return f"""
+import textwrap, traceback
+failed = {{}}
+for name, piece in {pieces!r}.items():
+    try:
+        exec(textwrap.dedent(piece), dict(globals()))
+    except Exception:
+        failed[name] = traceback.format_exc()
+answer(failed=failed)
+"""
+
+
 def on_device(code: str, folder: Path, gpu: str = "rtx-4090", start: Starter = through_memfit) -> Answer:
     """Run `code` as a script on a virtual `gpu`. It says what it found with `answer(name=value)`."""
     script, said = folder / "script.py", folder / "answer.json"

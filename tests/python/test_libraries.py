@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import on_device
+from support import in_one_process, on_device
 
 pytest.importorskip("torch")
 
@@ -233,10 +233,20 @@ PIECES = {
     """,
 }
 
+# These set what holds for the whole process.
+ALONE = {
+    "convolutions, timed",
+    "convolutions, deterministic",
+    "convolutions by the older interface",
+    "products",
+    "profiler",
+    "collectives in one process",
+    "parallel data",
+}
 ENVIRONMENT = {"convolutions by the older interface": {"TORCH_CUDNN_V8_API_DISABLED": "1"}}
 
 
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("name", sorted(ALONE))
 def test_a_library_function_runs_on_the_virtual_gpu(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +254,14 @@ def test_a_library_function_runs_on_the_virtual_gpu(
         monkeypatch.setenv(variable, value)
     answer = on_device(PIECES[name], tmp_path)
     assert answer.status == 0, answer.output
+    assert answer.unmodelled == {}, "calls of the libraries were refused"
+
+
+def test_library_functions_run_on_the_virtual_gpu(tmp_path: Path) -> None:
+    """One process runs all pieces that leave it as it was, since importing PyTorch takes most of the time."""
+    answer = on_device(in_one_process({name: PIECES[name] for name in PIECES if name not in ALONE}), tmp_path)
+    assert answer.status == 0, answer.output
+    assert answer.said == {"failed": {}}
     assert answer.unmodelled == {}, "calls of the libraries were refused"
 
 
