@@ -4,7 +4,7 @@
 use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
 
 use crate::passes::{mode_of, passes};
-use crate::query::{backwards, is_volatile, mode_at, words};
+use crate::query::{backwards, mode_at, words};
 use crate::rule::{Context, Findings};
 
 /// Branch around a backward pass that depends on a phase: `if train:`, `if split == "train":`.
@@ -56,7 +56,7 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         let body = context.slice(facts.function(op.site.function).span);
         // The function chooses the mode itself.
         let own = if facts.function(op.site.function).name.is_empty() { facts.text.as_ref() } else { body };
-        if chooses_mode(facts, own, op.site.function) || is_volatile(facts, own) {
+        if chooses_mode(facts, own, op.site.function) {
             continue;
         }
         // A branch on the phase around the forward pass may choose the mode as well.
@@ -220,7 +220,6 @@ fn methods(context: &Context<'_>, findings: &mut Findings<'_>) {
         if call.site.grad != Grad::On
             || !is_evaluating(facts, &call.site, model)
             || facts.function(function).grad == Grad::Off
-            || is_volatile(facts, context.slice(facts.function(function).span))
             || context.may_be_without_grad(call.site.function)
         {
             continue;
@@ -461,7 +460,6 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             || is_tested(facts, id)
             || context.project.differentiates
             || wants_gradients(context, id)
-            || is_volatile(facts, context.slice(function.span))
             || context.may_be_without_grad(id)
         {
             continue;

@@ -314,12 +314,6 @@ pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
     true
 }
 
-/// Returns `true` if a part of a text turns gradients off by volatile inputs. They do so before PyTorch 0.4
-/// only, which brought `item()`.
-pub(crate) fn is_volatile(facts: &Facts, part: &str) -> bool {
-    part.contains("volatile=") && !facts.text.contains(".item()")
-}
-
 /// Returns `true` for a batch of a loader that accelerate or Fabric prepares: they move the batches.
 pub(crate) fn is_prepared(facts: &Facts, batch: &Value) -> bool {
     let prepares = ["prepare", "setup_dataloaders"];

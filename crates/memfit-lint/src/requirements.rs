@@ -179,7 +179,9 @@ fn named_release(line: &str) -> Option<Release> {
             return None;
         }
         let rest = rest.trim_start_matches([' ', '(', '[', ':', '`', '*', '|', '"']);
-        let rest = rest.strip_prefix("version").unwrap_or(rest);
+        // `PyTorch install 1.7.1`
+        let between = ["version", "release", "installation", "install"];
+        let rest = between.iter().find_map(|word| rest.strip_prefix(word)).unwrap_or(rest);
         let rest = rest.trim_start_matches([' ', '(', '[', ':', '`', '*', '|', '=']);
         let rest = rest.strip_prefix('v').unwrap_or(rest);
         let length = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
@@ -304,6 +306,8 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
         write("README.md", "Requirements: Python 3.8, PyTorch 1.4.0 and torchvision 0.5");
         assert_eq!(of_folder(), Some(Some((1, 5))));
+        write("README.md", "* PyTorch install 1.7.1\n* torchvision");
+        assert_eq!(of_folder(), Some(Some((1, 8))));
         write("README.md", "1. Install [PyTorch 2.0](https://pytorch.org/get-started/locally/)");
         assert_eq!(of_folder(), Some(Some((2, 1))));
         write("README.md", "Tested on PyTorch version 1.13.1.\nBy default, this uses PyTorch 2.0.");

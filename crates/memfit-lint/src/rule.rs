@@ -131,6 +131,10 @@ pub(crate) struct Project {
     pub(crate) divisors: std::collections::HashSet<String>,
     /// `true` if a model of the project cuts values from their graphs.
     pub(crate) detaches: bool,
+    /// `true` if a file makes inputs volatile, which turns gradients off before PyTorch 0.4 only.
+    pub(crate) volatile: bool,
+    /// `true` if a file reads a number with `item()`, which PyTorch 0.4 brought.
+    pub(crate) reads_items: bool,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

@@ -7,7 +7,7 @@ use crate::evaluation::{
     HELP, WHY, feeds_back, is_tested, is_trained_through, runs_in_training, wants_gradients,
 };
 use crate::passes::{is_fed_by, is_pass, passes};
-use crate::query::{backwards, is_volatile};
+use crate::query::backwards;
 use crate::rule::{Context, Findings};
 
 /// Reports passes outside of evaluation loops.
@@ -203,7 +203,6 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
             || name.starts_with("test_")
             || wants_gradients(context, id)
             || context.may_be_without_grad(id)
-            || is_volatile(facts, context.slice(function.span))
             || keeps(facts, id)
         {
             continue;

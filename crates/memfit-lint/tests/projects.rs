@@ -57,6 +57,21 @@ fn calls_without_gradients_count_in_the_project_that_makes_them() {
 }
 
 #[test]
+fn volatile_inputs_of_another_file_turn_gradients_off() {
+    let evaluation = "import torch\nfrom features import extract\n\ndef collect(model, loader):\n    model.eval()\n    features = []\n    for x in loader:\n        features.append(extract(model, x))\n    return features\n";
+    let extract = |made: &str| {
+        format!(
+            "import torch\nfrom torch.autograd import Variable\n\ndef extract(model, x):\n    model.eval()\n    x = {made}\n    return model(x).data.cpu()\n"
+        )
+    };
+    let found = |made: &str| {
+        files_with_eval_finding(&[("evaluation.py", evaluation), ("features.py", &extract(made))])
+    };
+    assert_eq!(found("Variable(x)"), ["evaluation.py"]);
+    assert_eq!(found("Variable(x, volatile=True)"), Vec::<String>::new());
+}
+
+#[test]
 fn models_that_differentiate_speak_for_their_project() {
     let forces = "\
 import torch

@@ -73,6 +73,14 @@ fn used_after(context: &Context<'_>, store: &Store, looped: memfit_source::LoopI
     let end = facts.looped(outermost).span.end;
     let function = facts.function(store.site.function).span.end;
     let rest = context.slice(memfit_source::Span::new(end.min(function), function));
-    rest.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == store.target)
-        || (store.target.starts_with("self.") && facts.text.matches(&store.target).count() > 1)
+    // `state = model.state_dict()` after the loop reads nothing that the loop kept.
+    let part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let first = rest
+        .match_indices(&store.target)
+        .find(|(at, name)| !rest[..*at].ends_with(part) && !rest[at + name.len()..].starts_with(part));
+    let is_read = first.is_some_and(|(at, name)| {
+        let next = rest[at + name.len()..].trim_start();
+        !next.starts_with('=') || next.starts_with("==")
+    });
+    is_read || (store.target.starts_with("self.") && facts.text.matches(&store.target).count() > 1)
 }

@@ -33,7 +33,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Backward, Divisor, Facts, Flags, Loop, Op, OpKind, Residue, Window};
+use memfit_source::{Backward, Divisor, Facts, Flags, Kind, Loop, Op, OpKind, Residue, Window};
 
 use crate::divisors::{divides_by, is_window};
 use crate::query::{backward, words};
@@ -53,9 +53,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        // The gradients themselves may be divided, and a step elsewhere makes the window ambiguous.
+        // The gradients themselves or the learning rate may be divided, and a step elsewhere makes the window
+        // ambiguous.
         let written = facts.ops.iter().any(|op| matches!(op.kind, OpKind::WriteGrad { clears: false, .. }));
-        if written || window.steps_elsewhere {
+        if written || window.steps_elsewhere || has_divided_rate(facts) {
             continue;
         }
         for index in &window.backwards {
@@ -91,6 +92,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help(format!("divide the loss by `{period}`"));
         }
     }
+}
+
+/// Returns `true` if an optimizer gets a learning rate that was divided, as for losses that are sums:
+/// `SGD(parameters, lr=rate / batch_size)`.
+fn has_divided_rate(facts: &Facts) -> bool {
+    let optimizers = facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer));
+    let mut rates = optimizers.filter_map(|call| call.keyword("lr"));
+    rates.any(|rate| facts.slice(rate.value_span).contains('/'))
 }
 
 /// Returns `true` if nothing that the loss of a window may come from divides by its length: what computes the

@@ -79,6 +79,16 @@ fn collect_methods(
     }
 }
 
+/// Name of a receiver for the callers of a function: its local variables are none of theirs, whatever they are
+/// called.
+fn outside_name(receiver: &str, function: &str, frame: &Frame<'_>) -> String {
+    let root = receiver.split(['.', '[', '(']).next().unwrap_or(receiver);
+    if function.is_empty() || !frame.env.is_own(root) {
+        return receiver.to_owned();
+    }
+    format!("{function}.<locals>.{receiver}")
+}
+
 impl<'a> Walker<'a> {
     pub(super) fn summarise(&self, id: FunctionId, frame: &Frame<'a>) -> Summary {
         let function = self.facts.function(id);
@@ -92,7 +102,7 @@ impl<'a> Walker<'a> {
             .take(MAX_CALL_OPS)
             .map(|op| SummaryOp {
                 kind: op.kind.clone(),
-                receiver: op.receiver.clone(),
+                receiver: outside_name(&op.receiver, &function.name, frame),
                 weights: match &op.kind {
                     OpKind::Backward(backward) => self.reach(&backward.loss.graph, &frame.parameters),
                     _ => op.weights.clone(),
