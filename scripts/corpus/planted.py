@@ -24,7 +24,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,93 +64,40 @@ class PlantedSet:
     blindness: str = "before their planter had seen a rule of the linter"
 
 
-SETS = {
-    "first": PlantedSet(
-        "first",
-        HERE / "planted.jsonl",
-        HERE / "planted-labels.toml",
-        HERE / "planted-readings.toml",
-        {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"},
-        "`memfit check` on planted bugs",
-        "A third of the repositories stayed unread while the rules were mended on the others: only its first "
-        "reading says how the mended rules did on code that they had not seen. Since then they were mended on its "
-        "misses as well, so that the last column is of code that was read.",
-    ),
-    # Planted after the rules were mended on the first set, by someone who had not seen a rule.
-    "second": PlantedSet(
-        "second",
-        HERE / "planted-second.jsonl",
-        HERE / "planted-second-labels.toml",
-        HERE / "planted-second-readings.toml",
-        {"second": "bugs of the second set"},
-        "`memfit check` on a second set of planted bugs",
-        "This set was planted blind, after the rules had been mended on the [first set](check-planted.md): its first "
-        "reading says how the mended rules do on code that they have not seen.",
-    ),
-    # Planted after the rules were mended on the second set, again by someone who had not seen a rule.
-    "third": PlantedSet(
-        "third",
-        HERE / "planted-third.jsonl",
-        HERE / "planted-third-labels.toml",
-        HERE / "planted-third-readings.toml",
-        {"third": "bugs of the third set"},
-        "`memfit check` on a third set of planted bugs",
-        "This set was planted blind, after the rules had been mended on the [first](check-planted.md) and the "
-        "[second set](check-planted-second.md): its first reading says how the mended rules do on code that they "
-        "have not seen.",
-    ),
-    "fourth": PlantedSet(
-        "fourth",
-        HERE / "planted-fourth.jsonl",
-        HERE / "planted-fourth-labels.toml",
-        HERE / "planted-fourth-readings.toml",
-        {"fourth": "bugs of the fourth set"},
-        "`memfit check` on a fourth set of planted bugs",
-        "This set was planted blind, after the rules had been mended on the [first](check-planted.md), the "
-        "[second](check-planted-second.md) and the [third set](check-planted-third.md): its first reading says how "
-        "the mended rules do on code that they have not seen.",
-        "by someone who knew of the rules only the names in planted-kinds.toml",
-    ),
-    "fifth": PlantedSet(
-        "fifth",
-        HERE / "planted-fifth.jsonl",
-        HERE / "planted-fifth-labels.toml",
-        HERE / "planted-fifth-readings.toml",
-        {"fifth": "bugs of the fifth set"},
-        "`memfit check` on a fifth set of planted bugs",
-        "This set was planted blind, after the rules had been mended on the four sets before "
-        "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
-        "[fourth](check-planted-fourth.md)): its first reading says how the mended rules do on code that they have "
-        "not seen.",
-        "by someone who knew of the rules only the names in planted-kinds.toml",
-    ),
-    "sixth": PlantedSet(
-        "sixth",
-        HERE / "planted-sixth.jsonl",
-        HERE / "planted-sixth-labels.toml",
-        HERE / "planted-sixth-readings.toml",
-        {"sixth": "bugs of the sixth set"},
-        "`memfit check` on a sixth set of planted bugs",
-        "This set was planted blind, after the rules had been mended on the five sets before "
-        "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
-        "[fourth](check-planted-fourth.md), [fifth](check-planted-fifth.md)): its first reading says how the mended "
-        "rules do on code that they have not seen.",
-        "by someone who knew of the rules only the names in planted-kinds.toml",
-    ),
-    "seventh": PlantedSet(
-        "seventh",
-        HERE / "planted-seventh.jsonl",
-        HERE / "planted-seventh-labels.toml",
-        HERE / "planted-seventh-readings.toml",
-        {"seventh": "bugs of the seventh set"},
-        "`memfit check` on a seventh set of planted bugs",
-        "This set was planted blind, after the rules had been mended on the six sets before "
-        "([first](check-planted.md), [second](check-planted-second.md), [third](check-planted-third.md), "
-        "[fourth](check-planted-fourth.md), [fifth](check-planted-fifth.md), [sixth](check-planted-sixth.md)): "
-        "its first reading says how the mended rules do on code that they have not seen.",
-        "by someone who knew of the rules only the names in planted-kinds.toml",
-    ),
-}
+# In the order in which they were planted, each after the rules had been mended on those before.
+NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
+# The planters of the later sets had seen the file of kinds, in which the rules stand as well.
+KNOWING_NAMES = NAMES[3:]
+
+
+def planted_set(name: str) -> PlantedSet:
+    suffix = "" if name == "first" else f"-{name}"
+    titles = {name: f"bugs of the {name} set"}
+    heading = f"`memfit check` on a {name} set of planted bugs"
+    before = NAMES[: NAMES.index(name)]
+    links = ", ".join(f"[{each}](check-planted{'' if each == 'first' else '-' + each}.md)" for each in before)
+    about = (
+        f"This set was planted blind, after the rules had been mended on the sets before ({links}): its first "
+        "reading says how the mended rules do on code that they have not seen."
+    )
+    if name == "first":
+        titles = {"read": "bugs on which the rules were mended", "unread": "bugs of the unread third"}
+        heading = "`memfit check` on planted bugs"
+        about = (
+            "A third of the repositories stayed unread while the rules were mended on the others: only its first "
+            "reading says how the mended rules did on code that they had not seen. Since then they were mended on its "
+            "misses as well, so that the last column is of code that was read."
+        )
+    files = [HERE / f"planted{suffix}{kind}" for kind in (".jsonl", "-labels.toml", "-readings.toml")]
+    chosen = PlantedSet(name, *files, titles, heading, about)
+    if name in KNOWING_NAMES:
+        return replace(
+            chosen, blindness="by someone who knew of the rules only the names in planted-kinds.toml"
+        )
+    return chosen
+
+
+SETS = {name: planted_set(name) for name in NAMES}
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,44 @@ pub(crate) const fn runs_model(op: &Op) -> bool {
     matches!(op.kind, OpKind::Forward | OpKind::Method { .. })
 }
 
+/// Returns `true` for a call that makes an input volatile.
+pub(crate) fn makes_volatile(call: &Call) -> bool {
+    call.keyword("volatile").is_some()
+}
+
+/// Returns `true` for a text that needs PyTorch 0.4, which brought `item()` and `no_grad`, and ignores
+/// volatile inputs.
+pub(crate) fn needs_no_grad_release(facts: &Facts) -> bool {
+    facts.text.contains(".item()") || facts.text.contains("no_grad")
+}
+
+/// Returns `true` if volatile inputs turn gradients off for the pass at a span, as before PyTorch 0.4: its
+/// function or the called one makes some, or its arguments were made so elsewhere in the file.
+pub(crate) fn is_volatile(context: &Context<'_>, span: Span) -> bool {
+    let facts = context.facts;
+    if !context.project.volatile || needs_no_grad_release(facts) {
+        return false;
+    }
+    let op = facts.ops.iter().find(|op| op.call.unwrap_or(op.span) == span);
+    let call = facts.calls.iter().find(|call| call.span == span);
+    let Some(site) = op.map(|op| &op.site).or_else(|| call.map(|call| &call.site)) else { return false };
+    let called = op.and_then(|op| op.via).or_else(|| call.and_then(|call| call.function));
+    let arguments = call.iter().flat_map(|call| &call.arguments);
+    let given: Vec<&str> = arguments.flat_map(|argument| words(context.slice(argument.value_span))).collect();
+    let made = |call: &Call| {
+        let function = call.site.function;
+        let is_here =
+            function == site.function && (function != FunctionId::MODULE || call.site.looped == site.looped);
+        let is_called = function != FunctionId::MODULE && called == Some(function);
+        let mut targets = words(facts.before_on_line(call.span));
+        let is_given = function == FunctionId::MODULE && targets.any(|name| given.contains(&name));
+        makes_volatile(call) && (is_here || is_called || is_given)
+    };
+    // A function of another file may make them, if no file has the newer way.
+    let is_elsewhere = called == Some(FunctionId::MODULE);
+    facts.calls.iter().any(made) || is_elsewhere && !context.project.has_no_grad
+}
+
 /// Passes with gradients on in the body of a function, in order.
 pub(crate) fn passes<'a>(context: &'a Context<'_>, function: FunctionId) -> Vec<Pass<'a>> {
     let facts = context.facts;

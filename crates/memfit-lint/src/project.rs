@@ -58,8 +58,8 @@ impl Project {
             let classes = made.filter_map(|text| words(text.split('(').next().unwrap_or(text)).last());
             self.worker_sets.extend(classes.map(str::to_owned));
         }
-        self.volatile |= facts.text.contains("volatile=");
-        self.reads_items |= facts.text.contains(".item()");
+        self.volatile |= facts.calls.iter().any(crate::passes::makes_volatile);
+        self.has_no_grad |= crate::passes::needs_no_grad_release(facts);
         self.detaches |= facts.classes.iter().any(|class| class.is_module && class.detaches);
         self.spawns |=
             facts.text.contains("set_start_method") || facts.text.contains("multiprocessing_context");

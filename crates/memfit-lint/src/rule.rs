@@ -133,8 +133,8 @@ pub(crate) struct Project {
     pub(crate) detaches: bool,
     /// `true` if a file makes inputs volatile, which turns gradients off before PyTorch 0.4 only.
     pub(crate) volatile: bool,
-    /// `true` if a file reads a number with `item()`, which PyTorch 0.4 brought.
-    pub(crate) reads_items: bool,
+    /// `true` if a file needs PyTorch 0.4, which brought `item()` and `no_grad`.
+    pub(crate) has_no_grad: bool,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }
@@ -211,6 +211,12 @@ impl Findings<'_> {
         self.found.push(finding);
         let last = self.found.len() - 1;
         &mut self.found[last]
+    }
+
+    /// Takes back findings of this rule at some spans.
+    pub(crate) fn withdraw(&mut self, is_wrong: impl Fn(Span) -> bool) {
+        let own = self.rule.name;
+        self.found.retain(|found| found.rule.name != own || !is_wrong(found.span));
     }
 }
 

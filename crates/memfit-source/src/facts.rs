@@ -302,7 +302,8 @@ pub struct Op {
     pub kind: OpKind,
     /// Span of the call.
     pub span: Span,
-    /// Source text of the receiver: `optimizer`, `self.model`.
+    /// Source text of the receiver: `optimizer`, `self.model`; `step.<locals>.optimizer` for a local variable
+    /// of the called function that performs it.
     pub receiver: String,
     /// Parameters concerned: those that an optimizer holds, a backward pass reaches, a model has.
     pub weights: Weights,

@@ -151,7 +151,7 @@ fn is_never_stepped(facts: &Facts, op: &Op, looped: LoopId) -> bool {
         // `SGD([patch])`
         Overlap::Unknown => !facts.calls.iter().any(|call| {
             matches!(call.result.kind, Kind::Optimizer)
-                && facts.bound_to(call.span) == Some(step.receiver.as_str())
+                && facts.bound_to(call.span) == Some(step.own_receiver())
                 && call.arguments.first().is_some_and(|first| {
                     let given = facts.slice(first.value_span);
                     given.starts_with('[') && !given.contains('(') && !given.contains("param")

@@ -37,7 +37,7 @@
 
 use memfit_source::{Facts, FunctionId, Grad, GraphState, LoopId, OpKind, Store, StoreKind};
 
-use crate::passes::{Pass, is_fed_by, mode_of, passes};
+use crate::passes::{Pass, is_fed_by, is_volatile, mode_of, passes};
 use crate::query::grows;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -45,9 +45,6 @@ pub(super) static RULE: Rule =
     Rule { name: "eval-without-no-grad", severity: Severity::Error, fixes: Fixes::Unsafe, on: true, check };
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
-    if predates_no_grad(context) {
-        return;
-    }
     let facts = context.facts;
     let mut seen: Vec<LoopId> = Vec::new();
     for pass in looped_passes(context) {
@@ -76,14 +73,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     crate::evaluation::report(context, findings);
     crate::samples::report(context, findings);
-}
-
-/// Returns `true` for code of PyTorch before 0.4, which has no `no_grad`: volatile inputs turn gradients off
-/// there, also those of another function or file.
-fn predates_no_grad(context: &Context<'_>) -> bool {
-    let text = &context.facts.text;
-    let by_file = text.contains("volatile=") && !text.contains(".item()");
-    by_file || context.project.volatile && !context.project.reads_items
+    findings.withdraw(|span| is_volatile(context, span));
 }
 
 /// Passes with gradients on in loops: those that functions run by themselves first.

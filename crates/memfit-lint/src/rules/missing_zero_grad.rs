@@ -311,7 +311,7 @@ fn words_before_zero_grad(text: &str) -> impl Iterator<Item = &str> {
 /// steps, or clears another optimizer in the same function.
 fn is_made(context: &Context<'_>, step: &Op) -> bool {
     let facts = context.facts;
-    let makers = || facts.calls.iter().filter(|call| facts.is_bound_to(call.span, &step.receiver));
+    let makers = || facts.calls.iter().filter(|call| facts.is_bound_to(call.span, step.own_receiver()));
     // The function that steps, where a caller runs it.
     let own = facts.ops.iter().find(|op| op.span == step.span && op.via.is_none()).unwrap_or(step);
     let known = |call: &Call| {

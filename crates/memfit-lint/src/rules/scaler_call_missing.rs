@@ -150,7 +150,12 @@ fn unchecked_steps(context: &Context<'_>, made: Option<Span>, findings: &mut Fin
         let (Some(optimizer), true) = (call.arguments.first(), of_scaler(context, call)) else { continue };
         let name = context.slice(optimizer.value_span);
         let found = steps(name, call.site.function);
-        if found.iter().any(|(_, scaled)| *scaled) {
+        // The scaler steps in the same branch or in one within it; what another branch does is for itself.
+        let follows = |op: &Op| {
+            op.site.order > call.site.order
+                && call.site.guard.is_none_or(|own| facts.guards_of(op.site.guard).any(|id| id == own))
+        };
+        if found.iter().any(|(op, scaled)| *scaled && follows(op)) {
             continue;
         }
         let same = |op: &Op| op.site.order > call.site.order && op.site.guard == call.site.guard;

@@ -201,5 +201,11 @@ fn handed_on(context: &Context<'_>, index: usize, loader: &Call) -> Option<Span>
             let is_named = |name: &str| crate::query::words(facts.slice(part.span)).any(|word| word == name);
             part.span.contains(loader.span) || target.is_some_and(is_named)
         });
-    (beside && named && !is_used && leaves && context.project.on_card).then_some(loader.span)
+    // Lightning moves the batches of its data modules.
+    let is_moved = function.class.is_some_and(|class| {
+        let mut bases = facts.class(class).bases.iter();
+        bases.any(|base| base.ends_with("LightningDataModule") || base.ends_with("LightningModule"))
+    });
+    let on_card = context.project.on_card || is_moved;
+    (beside && named && !is_used && leaves && on_card).then_some(loader.span)
 }

@@ -87,7 +87,7 @@ fn clears(facts: &Facts, clear: &Op, step: &Op) -> bool {
     // The optimizer is made of the parameters of a model of this name, which may be wrapped later.
     let is_made_of = || {
         optimizers_of(facts, &clear.receiver, &clear.weights)
-            .any(|call| facts.bound_to(call.span) == Some(step.receiver.as_str()))
+            .any(|call| facts.bound_to(call.span) == Some(step.own_receiver()))
     };
     clear.receiver == step.receiver
         || match facts.overlap(&clear.weights, &step.weights) {

@@ -6,6 +6,13 @@ use super::{
 };
 use crate::position::Span;
 
+impl Op {
+    /// Source text of the receiver in the function that performs the operation.
+    pub fn own_receiver(&self) -> &str {
+        self.receiver.rsplit(".<locals>.").next().unwrap_or(&self.receiver)
+    }
+}
+
 impl Facts {
     /// Text of a span.
     pub fn slice(&self, span: Span) -> &str {

@@ -18,8 +18,8 @@ impl Function {
         self.returns.iter().flatten()
     }
 
-    /// The value of each `return` statement; of a tuple or dictionary the first one, which callers take for the
-    /// loss.
+    /// The value of each `return` statement; of a tuple or dictionary the first one, which callers take for
+    /// the loss.
     pub fn returned_first(&self) -> impl Iterator<Item = Span> {
         self.returns.iter().filter_map(|parts| parts.first()).map(|part| part.span)
     }

@@ -62,8 +62,8 @@ fn parts_of(value: &Expr) -> Vec<ReturnedPart> {
 }
 
 impl<'a> Walker<'a> {
-    /// Records the parts of a `return` statement's value; whether it gives arrays, and on which parameter that
-    /// depends.
+    /// Records the parts of a `return` statement's value; whether it gives arrays, and on which parameter
+    /// that depends.
     pub(super) fn record_return(&mut self, returned: Option<&'a Expr>) {
         self.frame.returns += 1;
         let parts = returned.map_or_else(Vec::new, parts_of);

@@ -79,8 +79,8 @@ fn collect_methods(
     }
 }
 
-/// Name of a receiver for the callers of a function: its local variables are none of theirs, whatever they are
-/// called.
+/// Name of a receiver for the callers of a function: its local variables are none of theirs, whatever they
+/// are called.
 fn outside_name(receiver: &str, function: &str, frame: &Frame<'_>) -> String {
     let root = receiver.split(['.', '[', '(']).next().unwrap_or(receiver);
     if function.is_empty() || !frame.env.is_own(root) {
