@@ -406,7 +406,7 @@ impl Judge {
             if outcome.facts.ended == Ended::Interrupted {
                 return Err(RunError::Interrupted);
             }
-            self.test_numbers(rehearsal, request, &mut outcome)?;
+            self.test_values(rehearsal, request, &mut outcome)?;
             let report = report(request, &outcome);
             let depends = report.verdict == Verdict::Error || outcome.asks_size() || outcome.catches();
             let replay = replay.filter(|_| !depends);
@@ -483,24 +483,23 @@ impl Judge {
         performed
     }
 
-    /// Tests once for all GPUs whether numbers that only a GPU can compute have an effect.
-    fn test_numbers(
+    /// Tests once for all GPUs whether values that only a GPU can compute have an effect.
+    fn test_values(
         &mut self,
         rehearsal: &Rehearsal<'_>,
         request: &Request,
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
-        match &self.settled {
-            Some(settled) => outcome.settle_as(settled),
-            None if outcome.depends_on_values(request) => {
-                self.runs += 1;
-                self.progress.draw("another run, with other values for those that only a GPU can compute");
-                let settled = rehearsal.test_numbers(request, &Changes::default(), false, outcome);
-                self.progress.clear();
-                settled?;
-                self.settled = Some(outcome.clone());
-            }
-            None => {}
+        if let Some(settled) = &self.settled {
+            outcome.settle_as(settled);
+        }
+        if outcome.depends_on_values(request) {
+            self.runs += 1;
+            self.progress.draw("another run, with other values for those that only a GPU can compute");
+            let settled = rehearsal.test_values(request, &Changes::default(), false, outcome);
+            self.progress.clear();
+            settled?;
+            self.settled = Some(outcome.clone());
         }
         Ok(())
     }

@@ -53,10 +53,14 @@ pub(crate) struct Tries<'a> {
     budget: u64,
     own_accumulation: u64,
     infers: bool,
+    /// `true` if the script ends before the time of skipped micro-batches can be extrapolated.
+    ends_early: bool,
     batch: Option<u64>,
     names: Vec<String>,
     /// Processes of the unchanged script, and the GPUs that they used.
     ranks_seen: usize,
+    /// A run that settled whether sizes that only a GPU can compute have an effect.
+    sizes_settled: Option<memfit_run::Outcome>,
     progress: ProgressLine,
     interrupt: Interrupt,
     seen: Vec<Seen>,
@@ -82,6 +86,8 @@ impl<'a> Tries<'a> {
             batch: None,
             names: Vec::new(),
             ranks_seen: 0,
+            sizes_settled: None,
+            ends_early: false,
             progress: printer.progress(),
             interrupt: Interrupt::listen(),
             seen: Vec::new(),
@@ -151,8 +157,28 @@ impl<'a> Tries<'a> {
     /// The report on a run, with further runs if it depends on values that only a GPU can compute.
     fn run_settled(&mut self, request: &Request) -> Result<RunReport, CliError> {
         let mut outcome = self.rehearsal.run(request)?;
-        self.rehearsal.test_numbers(request, &Changes::default(), false, &mut outcome)?;
+        self.settle_sizes(request, &mut outcome)?;
+        self.rehearsal.test_values(request, &Changes::default(), false, &mut outcome)?;
         Ok(report(request, &outcome))
+    }
+
+    /// Settles whether sizes that only a GPU can compute have an effect, once for all candidates: a script
+    /// that only reports them does so with each.
+    fn settle_sizes(&mut self, request: &Request, outcome: &mut memfit_run::Outcome) -> Result<(), CliError> {
+        if !outcome.depends_on_sizes(request) {
+            return Ok(());
+        }
+        if self.sizes_settled.is_none() {
+            self.progress.draw("running again, with computed sizes at their lower bound");
+            let tested = self.rehearsal.test_sizes(request, &Changes::default(), false, outcome);
+            self.progress.clear();
+            tested?;
+            self.sizes_settled = Some(outcome.clone());
+        }
+        if let Some(settled) = &self.sizes_settled {
+            outcome.settle_sizes_as(settled);
+        }
+        Ok(())
     }
 
     fn request(&self, candidate: &Candidate, card: Card) -> Request {
@@ -187,7 +213,7 @@ impl<'a> Tries<'a> {
             ..Planned::default()
         };
         // Without optimizer steps, every micro-batch is a separate pass.
-        let planned = if self.infers { planned } else { planned.limited() };
+        let planned = if self.infers || self.ends_early { planned } else { planned.limited() };
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
     }
 
@@ -244,7 +270,7 @@ impl Tries<'_> {
             Who::Rank(rank) => self.request_of(candidate, self.card(room), rank),
             Who::First | Who::All => self.request(candidate, self.card(room)),
         };
-        let outcome = if who == Who::All {
+        let mut outcome = if who == Who::All {
             self.rehearsal.run_with(&request, &Changes::default())?
         } else {
             self.rehearsal.run(&request)?
@@ -253,6 +279,7 @@ impl Tries<'_> {
         if outcome.facts.ended == Ended::Interrupted {
             return Ok(None);
         }
+        self.settle_sizes(&request, &mut outcome)?;
         let report = report(&request, &outcome);
         self.torch = self.torch.take().or_else(|| report.torch.clone());
         let as_is = *candidate == Candidate::as_is();
@@ -276,6 +303,7 @@ impl Tries<'_> {
         }
         if as_is {
             self.ranks_seen = report.ranks.len();
+            self.ends_early = outcome.facts.ended == Ended::Exited(0) && report.steps < STEPS;
         }
         if let Some(training) = training.as_ref().filter(|_| as_is) {
             self.own_accumulation = training.own_accumulation.max(1);

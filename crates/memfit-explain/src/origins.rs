@@ -50,6 +50,22 @@ pub(crate) struct Operation {
     pub(crate) capture: bool,
     /// Classification loss.
     pub(crate) loss: bool,
+    /// Precision under autocast, as far as library frames tell.
+    pub(crate) cast: Cast,
+    /// The operation saves its own result for the backward pass.
+    pub(crate) saves_result: bool,
+}
+
+/// Precision of an operation under autocast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cast {
+    /// That of its inputs, or unknown.
+    #[default]
+    Input,
+    /// 16 bits: convolutions and matrix products.
+    Half,
+    /// 32 bits.
+    Full,
 }
 
 /// Interpretation of a stack.
@@ -108,6 +124,10 @@ fn read(track: &Track, frames: impl Iterator<Item = Frame>) -> Origin {
         seen_any = true;
         if !is_user_file(file) {
             apply_frame(&mut origin, file, name);
+            // Frames of callers, such as an attention module, say less than the operation's own.
+            if origin.user.is_empty() && origin.operation.cast == Cast::Input {
+                origin.operation.cast = cast(file, name);
+            }
             in_module |= name == "_call_impl" && file.ends_with("module.py");
             continue;
         }
@@ -154,6 +174,49 @@ fn apply_frame(origin: &mut Origin, file: &str, name: &str) {
         name.contains("allocateCUDABlasWorkspace") || name.contains("getCurrentCUDABlasHandle");
     operation.capture |= file.ends_with("cuda/graphs.py");
     operation.loss |= matches!(name, "cross_entropy" | "nll_loss" | "log_softmax");
+    operation.saves_result |= file.ends_with("nn/functional.py") && SAVE_RESULT.contains(&name);
+}
+
+/// Functions of `torch.nn.functional` that autocast runs in 32 bits.
+const FULL_PRECISION: &[&str] = &[
+    "group_norm",
+    "layer_norm",
+    "softmax",
+    "softmin",
+    "log_softmax",
+    "softplus",
+    "cross_entropy",
+    "nll_loss",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "binary_cross_entropy_with_logits",
+    "poisson_nll_loss",
+    "cosine_embedding_loss",
+    "hinge_embedding_loss",
+    "margin_ranking_loss",
+    "multi_margin_loss",
+    "triplet_margin_loss",
+    "soft_margin_loss",
+    "cosine_similarity",
+    "normalize",
+];
+
+/// Functions of `torch.nn.functional` that save their result for the backward pass.
+const SAVE_RESULT: &[&str] =
+    &["relu", "leaky_relu", "elu", "celu", "softmax", "log_softmax", "sigmoid", "tanh"];
+
+/// Precision that a library frame stands for under autocast.
+fn cast(file: &str, name: &str) -> Cast {
+    if file.ends_with("nn/functional.py") && FULL_PRECISION.contains(&name) {
+        return Cast::Full;
+    }
+    let is_product = file.ends_with("nn/modules/linear.py") && name == "forward"
+        || file.ends_with("nn/modules/conv.py") && matches!(name, "forward" | "_conv_forward")
+        || file.ends_with("nn/functional.py") && name == "multi_head_attention_forward";
+    if is_product { Cast::Half } else { Cast::Input }
 }
 
 const fn strength(role: Role) -> u8 {

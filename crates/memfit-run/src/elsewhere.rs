@@ -151,12 +151,17 @@ impl Outcome {
             }
             facts.overhead = facts.overhead.map(|own| device.overhead(own.asked_for));
         }
-        Self { numbers: self.numbers, ..Self::new(facts) }
+        Self { tested: self.tested, ..Self::new(facts) }
     }
 
-    /// Copies another run's finding about numbers that only a GPU can compute.
+    /// Copies another run's findings about values that only a GPU can compute.
     pub fn settle_as(&mut self, other: &Self) {
-        self.numbers = other.numbers;
+        self.tested = other.tested;
+    }
+
+    /// Copies another run's finding about sizes that only a GPU can compute.
+    pub fn settle_sizes_as(&mut self, other: &Self) {
+        self.tested.sizes = other.tested.sizes;
     }
 }
 

@@ -100,7 +100,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
             None,
             "not a size, and a correct script does not branch on it",
         ),
-        (Stake::Condition | Stake::Count, _) => match outcome.numbers {
+        (Stake::Condition | Stake::Count, _) => match outcome.tested.numbers {
             Numbers::Harmless => effect(
                 "condition",
                 &value.call,
@@ -123,7 +123,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                 "not shown to be without effect: with other values the script allocates differently, fails or does not end",
             ),
         },
-        (Stake::Number, _) => match outcome.numbers {
+        (Stake::Number, _) => match outcome.tested.numbers {
             Numbers::Harmless | Numbers::NeedsMore(_) => {
                 effect("number", &value.call, Some(0), "a second run with another number allocated the same")
             }

@@ -56,6 +56,7 @@ mod sizes;
 mod stage;
 mod stand_ins;
 mod synthetic;
+mod tested;
 mod time;
 mod traceback;
 mod tree;
@@ -94,6 +95,7 @@ use self::numbers::Numbers;
 use self::preflight::Torch;
 use self::remedies::Diagnosis;
 use self::stage::Stage;
+use self::tested::{LowerSizes, Tested};
 
 /// Version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -116,9 +118,9 @@ pub struct Outcome {
     /// Facts of a second run in which each size that is read back is at its lower bound; `None` if there was
     /// none.
     lower: Option<Facts>,
-    /// Result of the test of whether anything depends on numbers that were read as zero.
-    numbers: Numbers,
-    /// What did not run in the runs of that test.
+    /// Findings of further runs with other values.
+    tested: Tested,
+    /// What did not run in those runs.
     further: FurtherRuns,
     /// Reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,
@@ -132,17 +134,22 @@ impl Outcome {
         Self {
             facts,
             lower: None,
-            numbers: Numbers::Untried,
+            tested: Tested::default(),
             further: FurtherRuns::default(),
             diagnosis: None,
             recording: None,
         }
     }
 
-    /// Returns `true` if the verdict `fits` holds only if numbers that only a GPU can compute have no effect,
-    /// and this was not tested.
+    /// Returns `true` if the verdict depends on values that only a GPU can compute, and further runs with
+    /// other values may settle it.
     pub fn depends_on_values(&self, request: &Request) -> bool {
-        self.numbers == Numbers::Untried && verdict::depends_on_values(request, &self.facts)
+        verdict::depends_on_numbers(request, &self.facts, self.tested) || self.depends_on_sizes(request)
+    }
+
+    /// Returns `true` if it ran to its end, and only sizes that only a GPU can compute leave the verdict open.
+    pub fn depends_on_sizes(&self, request: &Request) -> bool {
+        self.facts.oom.is_none() && verdict::depends_on_sizes(request, &self.facts, self.tested)
     }
 }
 
@@ -178,30 +185,12 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         Sizes::Bounds | Sizes::Both => ValuePolicy::UPPER,
     };
     let first = runner.first(request, policy)?;
-    // Upper-bound sizes may be the reason. If the run also fails with lower bounds, they are not.
-    let chosen = matches!(request.sizes, Sizes::At(_));
-    let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !chosen;
-    let lower = if hangs && (first.facts.oom.is_some() || request.sizes == Sizes::Both) {
-        console.remark("running again, with computed sizes at their lower bound");
-        let trial = Request { output: None, ..request.clone() };
-        Some(runner.once(&trial, ValuePolicy::LOWER, &Changes::default())?.facts)
-    } else {
-        None
-    };
-    let mut further = FurtherRuns::default();
-    let numbers = if verdict::depends_on_values(request, &first.facts) {
-        runner.numbers(request, policy, &Changes::default(), &first.facts, &mut further)?
-    } else {
-        Numbers::Untried
-    };
     let mut outcome = Outcome {
-        facts: first.facts,
-        lower,
-        numbers,
-        further,
         diagnosis: first.explanation.map(Diagnosis::new),
         recording: request.output.clone(),
+        ..Outcome::new(first.facts)
     };
+    runner.test_values(request, policy, &Changes::default(), &mut outcome)?;
     remedies::prove(request, &mut outcome, &runner, policy)?;
     let trials = outcome.diagnosis.as_ref().map(Diagnosis::trials).unwrap_or_default();
     if let Some(path) = request.output.as_deref().filter(|_| !trials.is_empty() && !request.confidential) {
@@ -231,25 +220,38 @@ impl Runner<'_> {
         self.once(request, values, &Changes::default())
     }
 
-    /// Tests whether memory depends on assumed numbers and conditions, by further runs with other values.
-    /// A script that draws random sizes allocates differently each time; in that case two seeded runs are
-    /// compared.
-    fn numbers(
+    /// Tests whether the verdict depends on assumed values, by further runs with other ones. A script that
+    /// draws random sizes allocates differently each time; in that case two seeded runs are compared.
+    fn test_values(
         &self,
         request: &Request,
         values: ValuePolicy,
         changes: &Changes,
-        zeros: &Facts,
-        further: &mut FurtherRuns,
-    ) -> Result<Numbers, RunError> {
-        self.console.remark("running again with other assumed values, to see whether memory depends on them");
-        let trial = verdict::repeat_request(request, zeros);
-        Numbers::test(zeros, |others| {
+        outcome: &mut Outcome,
+    ) -> Result<(), RunError> {
+        let trial = verdict::repeat_request(request, &outcome.facts);
+        let further = &mut outcome.further;
+        let mut run = |others| {
             let changes = Changes { others, seeded: true, ..changes.clone() };
             let facts = self.once(&trial, values, &changes)?.facts;
             further.add(facts.ended, facts.coverage().not_run);
             Ok(facts)
-        })
+        };
+        let wants_interval = request.sizes == Sizes::Both
+            && !request.card.is_local()
+            && verdict::has_size_read_back(&outcome.facts);
+        if wants_interval || verdict::depends_on_sizes(request, &outcome.facts, outcome.tested) {
+            self.console.remark("running again, with computed sizes at their lower bound");
+            let (found, lower) = LowerSizes::test(&outcome.facts, &mut run)?;
+            outcome.tested.sizes = found;
+            outcome.lower = Some(lower);
+        }
+        if verdict::depends_on_numbers(request, &outcome.facts, outcome.tested) {
+            self.console
+                .remark("running again with other assumed values, to see whether memory depends on them");
+            outcome.tested.numbers = Numbers::test(&outcome.facts, run)?;
+        }
+        Ok(())
     }
 
     /// Performs one run with changes. Saves its recording if the request says so.

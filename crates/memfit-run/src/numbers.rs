@@ -206,7 +206,7 @@ impl Numbers {
     }
 
     /// Compares the facts of two runs.
-    fn compare(zeros: &Facts, others: &Facts) -> Self {
+    pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         if zeros.was_stopped() || others.was_stopped() {
             return Self::Unfinished;
         }

@@ -4,17 +4,19 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use memfit_channel::ValuePolicy;
+use memfit_channel::{OtherValues, ValuePolicy};
 use memfit_recording::Track;
 
 use crate::console::Silent;
 use crate::environment::{self, Command};
+use crate::facts::Facts;
 use crate::forks::Server;
 use crate::launcher::{self, Launched};
 use crate::numbers::Numbers;
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
 use crate::stage::{Changes, Stage};
+use crate::tested::LowerSizes;
 use crate::verdict;
 use crate::{Card, Machine, Outcome, Request, facts, recording, script, watch};
 use crate::{Console, Home, Interrupt, RunError};
@@ -89,27 +91,57 @@ impl<'a> Rehearsal<'a> {
         self.run_command(request, &command, changes, forked)
     }
 
-    /// Tests whether the verdict `fits` depends on numbers that only a GPU can compute: repeats the run with
-    /// other numbers, with `all` processes or only with the first. Forked runs draw the same random numbers
+    /// Tests whether the verdict `fits` depends on values that only a GPU can compute: repeats the run with
+    /// other values, with `all` processes or only with the first. Forked runs draw the same random numbers
     /// anyway; other runs are seeded.
-    pub fn test_numbers(
+    pub fn test_values(
         &self,
         request: &Request,
         changes: &Changes,
         all: bool,
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
-        if !outcome.depends_on_values(request) {
-            return Ok(());
+        self.test_sizes(request, changes, all, outcome)?;
+        if verdict::depends_on_numbers(request, &outcome.facts, outcome.tested) {
+            let run = self.runs_with_others(request, changes, all, outcome);
+            let found = Numbers::test(&outcome.facts, run)?;
+            outcome.tested.numbers = found;
         }
+        Ok(())
+    }
+
+    /// Tests whether the verdict depends on sizes that only a GPU can compute, as [`Self::test_values`] does.
+    pub fn test_sizes(
+        &self,
+        request: &Request,
+        changes: &Changes,
+        all: bool,
+        outcome: &mut Outcome,
+    ) -> Result<(), RunError> {
+        if outcome.depends_on_sizes(request) {
+            let run = self.runs_with_others(request, changes, all, outcome);
+            let (found, lower) = LowerSizes::test(&outcome.facts, run)?;
+            outcome.tested.sizes = found;
+            outcome.lower = Some(lower);
+        }
+        Ok(())
+    }
+
+    /// Repeats a run with other assumed values.
+    fn runs_with_others<'b>(
+        &'b self,
+        request: &Request,
+        changes: &'b Changes,
+        all: bool,
+        outcome: &Outcome,
+    ) -> impl FnMut(OtherValues) -> Result<Facts, RunError> + use<'a, 'b> {
         let request = verdict::repeat_request(request, &outcome.facts);
-        outcome.numbers = Numbers::test(&outcome.facts, |others| {
+        move |others| {
             let changes = Changes { others, seeded: true, ..changes.clone() };
             let ran =
                 if all { self.run_with(&request, &changes) } else { self.run_first(&request, &changes) };
             ran.map(|outcome| outcome.facts)
-        })?;
-        Ok(())
+        }
     }
 
     fn run_command(

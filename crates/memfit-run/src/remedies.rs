@@ -9,9 +9,6 @@ use memfit_explain::{Apply, Explanation, Fix};
 use memfit_report::wire::{Exception, ExplainFix, FixProof, Verdict};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
-use crate::facts::Facts;
-use crate::not_run::FurtherRuns;
-use crate::numbers::Numbers;
 use crate::stage::Changes;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Ran, Request, RunError, Runner, verdict};
@@ -140,7 +137,7 @@ pub(crate) fn prove(
     runner: &Runner<'_>,
     policy: ValuePolicy,
 ) -> Result<(), RunError> {
-    let (verdict, _) = verdict::judge_run(request, &outcome.facts, outcome.lower.as_ref(), outcome.numbers);
+    let (verdict, _) = verdict::judge_run(request, &outcome.facts, outcome.tested);
     if verdict != Verdict::Oom
         || !request.prove
         || request.card.is_local()
@@ -170,18 +167,12 @@ pub(crate) fn prove(
         runner.console.remark(&format!("out of memory; running again with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        let numbers = if verdict::depends_on_values(&trial.request, &facts) {
-            runner.numbers(&trial.request, policy, &trial.changes, &facts, &mut FurtherRuns::default())?
-        } else {
-            Numbers::Untried
-        };
-        let judge = |lower: Option<&Facts>| verdict::judge_run(&trial.request, &facts, lower, numbers).0;
-        let mut verdict = judge(None);
-        // Sizes are at their upper bound: if memory runs out, that may be the reason.
-        if facts.oom.is_some() && !interrupted && verdict == Verdict::Unknown {
-            let lower = runner.once(&trial.request, ValuePolicy::LOWER, &trial.changes)?.facts;
-            verdict = judge(Some(&lower));
+        let mut tried_outcome = Outcome::new(facts);
+        if !interrupted {
+            runner.test_values(&trial.request, policy, &trial.changes, &mut tried_outcome)?;
         }
+        let facts = &tried_outcome.facts;
+        let verdict = verdict::judge_run(&trial.request, facts, tried_outcome.tested).0;
         if interrupted && matches!(verdict, Verdict::Unknown | Verdict::Error) {
             break;
         }

@@ -16,10 +16,10 @@ use crate::{Outcome, Request, fidelity, outside, time, verdict};
 pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let facts = &outcome.facts;
     let device = facts.device(request);
-    let (verdict, problem) = verdict::judge_run(request, facts, outcome.lower.as_ref(), outcome.numbers);
+    let (verdict, problem) = verdict::judge_run(request, facts, outcome.tested);
     let fullest = facts.fullest();
     let mut peak = facts.peak();
-    peak.device_upper += outcome.numbers.additional_bytes();
+    peak.device_upper += outcome.tested.numbers.additional_bytes();
     let outside = fullest.map(|rank| outside::at_peak(facts, rank.outside, &rank.peak)).unwrap_or_default();
     RunReport {
         schema: schema::RUN.to_owned(),

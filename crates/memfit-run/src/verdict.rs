@@ -11,14 +11,15 @@
 //! The verdict becomes `unknown` if something that is not modelled could change it:
 //!
 //! * `oom`, after a size that only a GPU can compute was read as its upper bound, unless a second run with
-//!   lower bounds runs out of memory as well;
+//!   lower bounds makes the same allocations, or runs out of memory as well;
 //! * `fits`, after a size was read for which the arguments give no bound;
 //! * `fits`, after numbers that only a GPU can compute were read as zero, if a second run with another number
 //!   allocates differently, or was stopped before its end;
 //! * `fits`, after conditions on such numbers, if a run in which they are inverted needs more than the GPU
 //!   has, or needs more and ends early;
 //! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
-//!   bound may not bound what the script does with it), or after a refused call that may affect memory;
+//!   bound may not bound what the script does with it), unless a second run with lower bounds makes the same
+//!   allocations; or after a refused call that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and the memory that this step created (optimizer
 //!   state, gradients) would not fit on top of the peak before it;
 //! * `fits`, if a stalled rank had not completed a step.
@@ -43,6 +44,7 @@ use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
 use crate::stand_ins::Given;
+use crate::tested::{LowerSizes, Tested};
 use crate::traceback;
 use crate::watch::Ended;
 
@@ -79,10 +81,7 @@ struct Evidence {
     stepless: bool,
     /// `true` if the script ended while a plan held back a rank's first step.
     held: bool,
-    /// `true` if a run with such sizes at their lower bound ran out of memory as well; `None` if there was
-    /// none.
-    lower_fails: Option<bool>,
-    numbers: Numbers,
+    tested: Tested,
 }
 
 /// Kinds of sizes that the script read back but only a GPU can compute.
@@ -100,7 +99,7 @@ struct Oom {
 
 impl Evidence {
     /// Extracts the facts that matter for the verdict.
-    fn from_facts(request: &Request, facts: &Facts, lower: Option<&Facts>, numbers: Numbers) -> Self {
+    fn from_facts(request: &Request, facts: &Facts, tested: Tested) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
@@ -128,8 +127,7 @@ impl Evidence {
             unmet: facts.ranks.iter().filter_map(|rank| Some(rank.done.as_ref()?.unmet)).max().unwrap_or(0),
             stepless: facts.ended == Ended::Stalled && facts.steps() == 0,
             held: facts.ranks.iter().any(|rank| rank.done.as_ref().is_some_and(|done| done.held)),
-            lower_fails: lower.map(|facts| facts.oom.is_some()),
-            numbers,
+            tested,
         }
     }
 
@@ -166,23 +164,26 @@ fn repeat_limit(first: &Facts) -> Duration {
     first.wall * TIME_FACTOR + EXTRA_TIME
 }
 
-/// Returns `true` if the verdict would be `fits`, apart from numbers that were read as zero.
-pub(crate) fn depends_on_values(request: &Request, facts: &Facts) -> bool {
-    facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count])
+/// Returns `true` if the verdict is `fits`, and numbers that were read as zero may change it.
+pub(crate) fn depends_on_numbers(request: &Request, facts: &Facts, tested: Tested) -> bool {
+    tested.numbers == Numbers::Untried
+        && facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count])
         && !request.card.is_local()
-        && judge_run(request, facts, None, Numbers::Untried).0 == Verdict::Fits
+        && judge_run(request, facts, tested).0 == Verdict::Fits
         && !matches!(request.sizes, Sizes::At(_))
 }
 
-/// Judges a run; gives a reason unless the verdict is obvious. `lower` has the facts of a second run with
-/// sizes at their lower bounds.
-pub(crate) fn judge_run(
-    request: &Request,
-    facts: &Facts,
-    lower: Option<&Facts>,
-    numbers: Numbers,
-) -> (Verdict, Option<Problem>) {
-    let evidence = Evidence::from_facts(request, facts, lower, numbers);
+/// Returns `true` if the verdict is unknown only because sizes were read back at their upper bounds.
+pub(crate) fn depends_on_sizes(request: &Request, facts: &Facts, tested: Tested) -> bool {
+    tested.sizes == LowerSizes::Untried
+        && has_size_read_back(facts)
+        && !request.card.is_local()
+        && judge_run(request, facts, tested).1.is_some_and(|problem| problem.kind == "size-read-back")
+}
+
+/// Judges a run; gives a reason unless the verdict is obvious.
+pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Verdict, Option<Problem>) {
+    let evidence = Evidence::from_facts(request, facts, tested);
     let (verdict, mut problem) = judge(&evidence);
     let ran = Ran {
         torch: facts.torch.as_deref(),
@@ -317,7 +318,8 @@ fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 
 fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     let SizesRead { bounded, unbounded } = evidence.sizes;
-    if !(bounded || unbounded) || evidence.chosen || evidence.lower_fails == Some(true) {
+    let settled = matches!(evidence.tested.sizes, LowerSizes::Inert | LowerSizes::OutOfMemory);
+    if !(bounded || unbounded) || evidence.chosen || settled {
         return (Verdict::Oom, None);
     }
     let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
@@ -354,7 +356,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
         return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
     }
-    let depends = match evidence.numbers {
+    let depends = match evidence.tested.numbers {
         Numbers::Decisive => Some("but with other values it allocates different amounts."),
         Numbers::Fatal => {
             Some("but with other values the script fails, so its memory use with them is unknown.")
@@ -371,7 +373,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         let message = format!(
             "It fits with the values that were assumed for numbers that only a GPU can compute, {depends}"
         );
-        let hint = match evidence.numbers {
+        let hint = match evidence.tested.numbers {
             Numbers::Unfinished if evidence.more_time_helps => {
                 "allow more time with `--timeout`; `--sizes 1` gives the verdict for the assumed values"
             }
@@ -379,7 +381,8 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         };
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
-    if evidence.is_tight() && evidence.sizes.bounded && !evidence.chosen {
+    let reads_sizes = evidence.sizes.bounded && evidence.tested.sizes != LowerSizes::Inert;
+    if evidence.is_tight() && reads_sizes && !evidence.chosen {
         let message = "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones.";
         let hint = "the verdict would be certain if a tenth of the GPU's memory stayed free";
         return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));

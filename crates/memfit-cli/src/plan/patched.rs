@@ -129,7 +129,7 @@ pub(super) fn run_changed(
     changes: &Changes,
 ) -> Result<(FixProof, Option<String>), CliError> {
     let mut outcome = tries.rehearsal.run_with(request, changes)?;
-    tries.rehearsal.test_numbers(request, changes, true, &mut outcome)?;
+    tries.rehearsal.test_values(request, changes, true, &mut outcome)?;
     let report = report(request, &outcome);
     let failure = (report.verdict == Verdict::Error)
         .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))

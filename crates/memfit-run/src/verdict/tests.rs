@@ -23,8 +23,7 @@ fn plain(ended: Ended) -> Evidence {
         unmet: 0,
         stepless: false,
         held: false,
-        lower_fails: None,
-        numbers: Numbers::Untried,
+        tested: Tested::default(),
     }
 }
 
@@ -50,7 +49,7 @@ fn an_option_is_advised_only_where_it_can_change_the_answer() {
     let timed_out = |steps_done| Evidence { steps_done, ..plain(Ended::TimedOut) };
     let unfinished = |more_time_helps| Evidence {
         more_time_helps,
-        numbers: Numbers::Unfinished,
+        tested: Tested { numbers: Numbers::Unfinished, ..Tested::default() },
         ..plain(Ended::Complete)
     };
     for (evidence, option, advised) in [
@@ -144,7 +143,8 @@ fn doubt_counts_only_where_it_could_turn_the_verdict() {
         (Numbers::NeedsMore(GIB), false, Fits, None),
         (Numbers::NeedsMore(1000 * GIB), false, Unknown, Some("number-read-back")),
     ] {
-        check(&Evidence { chosen, numbers, ..plain(Ended::Complete) }, verdict, kind);
+        let tested = Tested { numbers, ..Tested::default() };
+        check(&Evidence { chosen, tested, ..plain(Ended::Complete) }, verdict, kind);
     }
     for (refused, device_upper, verdict, kind) in [
         ("cudaGraphicsMapResources", tight, Unknown, Some("unmodelled-call")),
@@ -153,12 +153,20 @@ fn doubt_counts_only_where_it_could_turn_the_verdict() {
         let refused = Some(refused.to_owned());
         check(&Evidence { refused, device_upper, ..plain(Ended::Complete) }, verdict, kind);
     }
-    for (lower_fails, chosen, verdict) in
-        [(None, false, Unknown), (Some(false), false, Unknown), (Some(true), false, Oom), (None, true, Oom)]
-    {
-        let evidence =
-            Evidence { oom: UNCAUGHT, sizes: bounded, chosen, lower_fails, ..plain(Ended::Exited(1)) };
-        check(&evidence, verdict, (verdict == Unknown).then_some("size-read-back"));
+    for (lower, chosen, out_of_memory, tight_fit) in [
+        (LowerSizes::Untried, false, Unknown, Unknown),
+        (LowerSizes::Decisive, false, Unknown, Unknown),
+        (LowerSizes::OutOfMemory, false, Oom, Unknown),
+        (LowerSizes::Inert, false, Oom, Fits),
+        (LowerSizes::Untried, true, Oom, Fits),
+    ] {
+        let tested = Tested { sizes: lower, ..Tested::default() };
+        let evidence = Evidence { sizes: bounded, chosen, tested, ..plain(Ended::Complete) };
+        let failed = Evidence { oom: UNCAUGHT, ended: Ended::Exited(1), ..evidence.clone() };
+        let fitted = Evidence { device_upper: tight, ..evidence };
+        for (evidence, verdict) in [(failed, out_of_memory), (fitted, tight_fit)] {
+            check(&evidence, verdict, (verdict == Unknown).then_some("size-read-back"));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ one is cut to a single batch, for a few epochs.
 import functools
 import weakref
 
-from . import feeding, imports
+from . import feeding, imports, loader_queue
 from .largest import largest_batch
 
 # Number of epochs that are cut short while waiting for an evaluation.
@@ -35,11 +35,13 @@ class Loaders:
         self.session = session
         self.full = bool(session.setup["cover_full"])
         self.feeding = feeding.Feeding(session)
+        self.queues = loader_queue.LoaderQueues()
         self.forget()
 
     def forget(self):
         """Reset the state in a forked child."""
         self.feeding.forget()
+        self.queues.forget()
         self.passes = weakref.WeakKeyDictionary()
         self.iterated = False
         self.largest_batch = False
@@ -52,6 +54,9 @@ class Loaders:
 
     def arm(self):
         imports.after("torch.utils.data.dataloader", self._arm)
+        # Where loaders are measured, they work as the script says.
+        if self.session.virtual and not self.feeding.asked:
+            self.queues.arm()
 
     def _arm(self, module):
         self._arm_passes(module.DataLoader, module._BaseDataLoaderIter)
@@ -77,7 +82,8 @@ class Loaders:
             took = getattr(self, "took", None) or (began, feeding.now())
             if kept is not None:
                 kept.given(self, allocations, took, batch)
-            loaders.feeding.given(self, *took, batch)
+            loaders.queues.arrived(self, took[1] - took[0])
+            loaders.feeding.given(self, *took, batch, loaders.queues.shortened(self))
             loaders.given(self)
             return loaders.arrived(batch)
 

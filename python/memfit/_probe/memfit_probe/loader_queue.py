@@ -1,0 +1,74 @@
+"""Limits how many batches the workers of a script's `DataLoader` prepare at the same time.
+
+A loader asks its workers for `num_workers` times `prefetch_factor` batches before it yields the first one. A
+script for a host with many CPUs asks for hundreds, of which a dry run uses a few: here the first one would
+take minutes. Batches are requested in the same order and from the same workers, only later. Where batches
+arrive quickly, the queue grows to its full length.
+"""
+
+import functools
+import os
+import weakref
+
+from . import imports
+
+# Batches under way per CPU of this host. Workers also wait for disks.
+PER_CPU = 2
+# Wait for a batch, in nanoseconds, below which the loader may prepare one more at the same time.
+SHORT_WAIT_NS = 200_000_000
+
+
+class LoaderQueues:
+    """The queues of the script's data loaders that have workers."""
+
+    def __init__(self):
+        self.forget()
+
+    def forget(self):
+        """Reset the state in a forked child."""
+        self.limits = weakref.WeakKeyDictionary()
+
+    def arm(self):
+        imports.after("torch.utils.data.dataloader", self._arm)
+
+    def _arm(self, module):
+        iterator_class, queues = module._MultiProcessingDataLoaderIter, self
+        # With an iterable data set, a worker that ends changes which worker gets the next request.
+        self.kind = module._DatasetKind.Map
+        original = iterator_class._try_put_index
+
+        @functools.wraps(original)
+        def _try_put_index(self):
+            if not queues.is_limited(self):
+                original(self)
+                return
+            limit = min(queues.limits[self], longest(self))
+            while self._tasks_outstanding < limit:
+                before = self._send_idx
+                original(self)
+                if self._send_idx == before:
+                    break  # There are no more batches.
+
+        iterator_class._try_put_index = _try_put_index
+
+    def is_limited(self, iterator):
+        """Return `True` if an iterator's queue is shorter than the script asks for."""
+        if iterator not in self.limits:
+            by_cpus = PER_CPU * len(os.sched_getaffinity(0))
+            whole = longest(iterator)
+            self.limits[iterator] = by_cpus if iterator._dataset_kind == self.kind else whole
+        return self.limits[iterator] < longest(iterator)
+
+    def arrived(self, iterator, waited):
+        """Record how long the script waited for a batch, in nanoseconds."""
+        if waited < SHORT_WAIT_NS and iterator in self.limits:
+            self.limits[iterator] += 1
+
+    def shortened(self, iterator):
+        """Return `True` if an iterator had fewer batches under way than the script asks for."""
+        return iterator in self.limits and self.is_limited(iterator)
+
+
+def longest(iterator):
+    """Return the number of batches that an iterator may have under way."""
+    return iterator._prefetch_factor * iterator._num_workers
