@@ -65,8 +65,8 @@ pub fn check_refused(
             // SAFETY: a refused call reads none of its arguments.
             unsafe { caller(address, &arguments) }
         } else {
-            // SAFETY: a refused call reads none of its arguments, so it can be called without any: in C's calling
-            // convention, the caller removes arguments.
+            // SAFETY: a refused call reads none of its arguments, so it can be called without any: in C's
+            // calling convention, the caller removes arguments.
             let function: unsafe extern "C" fn() -> u64 = unsafe { std::mem::transmute(address) };
             // SAFETY: as above.
             Answer::Number(unsafe { function() } as i64)

@@ -51,8 +51,8 @@ impl Volume {
         self.inner.spacing().into()
     }
 
-    /// Reads a block into memory of its size: the voxels as stored or, with `scaled`, float32 values after the
-    /// file's slope and intercept.
+    /// Reads a block into memory of its size: the voxels as stored or, with `scaled`, float32 values after
+    /// the file's slope and intercept.
     #[expect(clippy::too_many_arguments, reason = "three ranges, a flag and the memory")]
     fn read_into(
         &self,
