@@ -1,12 +1,12 @@
 #!/bin/sh
-# Dry-runs the example on a card that holds it and on one that does not; ends well if both come out as they should.
+# Dry-runs the example on a GPU where it fits and on one where it does not. Succeeds if both answers are as expected.
 #
 #   sh scripts/demo.sh FOLDER-OF-MEMFIT
 set -eu
 memfit="$(cd "${1:-.venv/bin}" && pwd)/memfit"
 cd "$(dirname "$0")/../examples/classifier"
 
-# Runs the example on a card and holds the exit status to what it should be.
+# Runs the example on a virtual GPU and checks the exit status.
 dry_run() {
     card=$1 expected=$2 meaning=$3
     printf '\n$ memfit run --gpu %s -- python train.py\n\n' "$card"
@@ -21,4 +21,5 @@ dry_run() {
 
 dry_run rtx-4090 0 fits
 dry_run rtx-4060 1 "runs out of memory"
-printf '\nBoth came out as they should: it fits on the one and not on the other, and no GPU was asked.\n'
+printf '\nBoth answers are as expected: it fits on the first GPU and not on the second. No real GPU was needed.\n'
+printf '\nnext:\n  . %s/activate\n  memfit run --gpu rtx-4090 -- python YOUR_SCRIPT.py\n' "${1:-.venv/bin}"

@@ -6,6 +6,7 @@ GPU.
 
 Runs on virtual cards or on real ones. Each case checks its results; rank 0 prints
 a line for each, and the exit status is 0 if all succeeded. The number of processes must be even.
+`fsdp2-is-the-sum-of-its-parts` also holds with 8 processes; run it alone then.
 """
 
 from __future__ import annotations

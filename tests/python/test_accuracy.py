@@ -42,6 +42,17 @@ def test_the_page_is_what_the_results_give() -> None:
     assert (ROOT / "measurements/accuracy.md").read_text() == page.text(page.all_figures())
 
 
+def test_the_readme_has_the_pages_figures() -> None:
+    rows = [line.split(" | ") for line in (ROOT / "measurements/accuracy.md").read_text().splitlines()]
+    same, other = (
+        next(row for row in rows if row[0] == "| allocated memory" and row[1] == which)
+        for which in ("code and release match", "otherwise")
+    )
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{same[7]} of {same[3]} [published peaks]" in readme
+    assert f"of {other[3]} others, half are within {other[4]} and 9 of 10 within {other[5]}" in readme
+
+
 def test_every_case_states_its_source() -> None:
     keys = []
     for source in figures.sources():

@@ -41,7 +41,8 @@ impl Engine {
     }
 
     /// The first engine on a search path that answers and has the image; `own` is `true` for memfit's image.
-    /// Without one, the error is about an engine that answers, if any does.
+    /// If none has the image, the error says so of the first engine that answers; other problems are reported
+    /// only if no engine answers.
     pub fn with_image(path: &OsStr, image: &str, own: bool) -> Result<Self, ContainerError> {
         let mut problem = None;
         for engine in Self::ALL.into_iter().filter(|engine| engine.is_on(path)) {
@@ -68,7 +69,7 @@ impl Engine {
     }
 
     /// Returns an error unless the engine answers and has the image.
-    fn check_image(self, image: &str, default: bool) -> Result<(), ContainerError> {
+    fn check_image(self, image: &str, own: bool) -> Result<(), ContainerError> {
         let output = Command::new(self.program())
             .args(["images", "--quiet", image])
             .stdin(Stdio::null())
@@ -80,7 +81,7 @@ impl Engine {
             return Err(ContainerError::EngineFailed { engine: self, said: said.to_owned() });
         }
         if output.stdout.iter().all(u8::is_ascii_whitespace) {
-            return Err(ContainerError::NoImage { engine: self, image: image.to_owned(), default });
+            return Err(ContainerError::NoImage { engine: self, image: image.to_owned(), own });
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub enum ContainerError {
         /// The image.
         image: String,
         /// `true` if it is memfit's own.
-        default: bool,
+        own: bool,
     },
     /// The folder would hide the container's own system.
     #[error("the folder `{}` cannot be mounted: it would hide the container's own system", folder.display())]
@@ -77,7 +77,7 @@ impl ContainerError {
                 }
                 hints
             }
-            Self::NoImage { engine, image, default: true } => vec![
+            Self::NoImage { engine, image, own: true } => vec![
                 format!(
                     "build it once, in memfit's folder: `make dist && {engine} build -t {image} dist`"
                 ),
@@ -85,7 +85,7 @@ impl ContainerError {
                     "a script that imports more needs an image of its own: a Containerfile with `FROM {image}` and `RUN pip install …`, and `--container=NAME`"
                 ),
             ],
-            Self::NoImage { engine, image, default: false } => {
+            Self::NoImage { engine, image, own: false } => {
                 vec![format!("`{engine} images` lists those that are there; `{engine} build -t {image} .` makes one")]
             }
             Self::SystemFolder { .. } => vec!["run memfit in the folder of the project".to_owned()],

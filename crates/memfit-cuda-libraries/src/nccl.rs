@@ -15,7 +15,7 @@ mod meeting;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering::Relaxed;
 
-use self::collective::{Operation, Shape, end_group, run, start_group};
+use self::collective::{Operation, Pattern, end_group, run, start_group};
 use self::communicator::{Communicator, RankPosition, UniqueId, destroy, make, make_all};
 use super::entry::{Fails, Handle, In, Out, Ptr, entry_points, guarded};
 use super::real::real;
@@ -238,7 +238,7 @@ entry_points! {
     fn ncclAllReduce(
         from: Ptr, to: Ptr, count: usize, kind: i32, operation: i32, communicator: Handle<Communicator>, stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::AllReduce(operation), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::AllReduce(operation), from, to, count, kind, stream })
     }
 
     /// Reduces to one rank.
@@ -246,66 +246,66 @@ entry_points! {
         from: Ptr, to: Ptr, count: usize, kind: i32, operation: i32, root: i32, communicator: Handle<Communicator>,
         stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::Reduce(operation, root), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::Reduce(operation, root), from, to, count, kind, stream })
     }
 
     /// Sends one rank's data to all.
     fn ncclBroadcast(
         from: Ptr, to: Ptr, count: usize, kind: i32, root: i32, communicator: Handle<Communicator>, stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::Broadcast(root), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::Broadcast(root), from, to, count, kind, stream })
     }
 
     /// Sends one rank's data to all, in place.
     fn ncclBcast(data: Ptr, count: usize, kind: i32, root: i32, communicator: Handle<Communicator>, stream: Ptr) {
-        run(Operation { communicator, shape: Shape::Broadcast(root), from: data, to: data, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::Broadcast(root), from: data, to: data, count, kind, stream })
     }
 
     /// Collects all ranks' data on all.
     fn ncclAllGather(
         from: Ptr, to: Ptr, count: usize, kind: i32, communicator: Handle<Communicator>, stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::AllGather, from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::AllGather, from, to, count, kind, stream })
     }
 
     /// Collects all ranks' data on one.
     fn ncclGather(
         from: Ptr, to: Ptr, count: usize, kind: i32, root: i32, communicator: Handle<Communicator>, stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::Gather(root), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::Gather(root), from, to, count, kind, stream })
     }
 
     /// Reduces, and leaves each rank its part.
     fn ncclReduceScatter(
         from: Ptr, to: Ptr, count: usize, kind: i32, operation: i32, communicator: Handle<Communicator>, stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::ReduceScatter(operation), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::ReduceScatter(operation), from, to, count, kind, stream })
     }
 
     /// Sends each rank its part of one rank's data.
     fn ncclScatter(
         from: Ptr, to: Ptr, count: usize, kind: i32, root: i32, communicator: Handle<Communicator>, stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::Scatter(root), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::Scatter(root), from, to, count, kind, stream })
     }
 
     /// Sends each rank its part of every rank's data.
     fn ncclAlltoAll(
         from: Ptr, to: Ptr, count: usize, kind: i32, communicator: Handle<Communicator>, stream: Ptr,
     ) {
-        run(Operation { communicator, shape: Shape::AllToAll, from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::AllToAll, from, to, count, kind, stream })
     }
 
     /// Sends to one rank.
     fn ncclSend(from: Ptr, count: usize, kind: i32, peer: i32, communicator: Handle<Communicator>, stream: Ptr) {
         let to = std::ptr::null_mut();
-        run(Operation { communicator, shape: Shape::Send(peer), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::Send(peer), from, to, count, kind, stream })
     }
 
     /// Receives from one rank.
     fn ncclRecv(to: Ptr, count: usize, kind: i32, peer: i32, communicator: Handle<Communicator>, stream: Ptr) {
         let from = std::ptr::null_mut();
-        run(Operation { communicator, shape: Shape::Receive(peer), from, to, count, kind, stream })
+        run(Operation { communicator, pattern: Pattern::Receive(peer), from, to, count, kind, stream })
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Device {
     pub memory: Bytes,
     /// Range of total memory that drivers and board makers have been observed to report.
     pub memory_seen: Range,
-    /// Memory size on the box, in binary units.
+    /// Nominal memory: the size that is advertised and printed on the box, in binary units.
     pub box_memory: Bytes,
     /// Number of streaming multiprocessors.
     pub sm_count: u32,

@@ -77,6 +77,7 @@ pub(crate) struct Card {
     throughput: String,
     memory: Bytes,
     memory_seen: Option<[Bytes; 2]>,
+    /// Nominal memory: the size that is advertised and printed on the box.
     box_memory: Bytes,
     sm_count: u32,
     l2_cache: Bytes,
@@ -288,6 +289,6 @@ fn scaled(field: &str, value: f64, unit: f64) -> Result<u64, String> {
     if value.is_finite() && value > 0.0 && value * unit < 1e18 {
         Ok((value * unit).round() as u64)
     } else {
-        Err(format!("{field} = {value} is not a positive number within reason"))
+        Err(format!("{field} = {value} has to be greater than 0 and less than {:e}", 1e18 / unit))
     }
 }

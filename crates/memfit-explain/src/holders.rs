@@ -22,7 +22,8 @@ pub struct Holder {
 /// Name for an unknown module or line.
 const UNKNOWN_NAME: &str = "(not known)";
 
-/// Builds the tree of the reserved memory at the explained moment. The leaves sum to the total.
+/// Builds the tree of the reserved memory at the moment that `memfit explain` describes: that of the failed
+/// request, or of the peak. The leaves sum to the total.
 pub(crate) fn holders(timeline: &Timeline<'_>) -> Vec<Holder> {
     let mut tree: BTreeMap<(Category, String, String), (u64, u64)> = BTreeMap::new();
     let (mut in_blocks, mut rounding) = (0, 0);

@@ -49,7 +49,7 @@ impl Backend {
 
     /// Returns `true` if the Rust decoder is faster at full size, since this libjpeg-turbo has no vector
     /// code.
-    pub(crate) fn slow_in_full(self) -> bool {
+    pub fn is_slow_in_full(self) -> bool {
         self == Self::Turbo && !cfg!(turbo_simd)
     }
 

@@ -180,7 +180,7 @@ impl Plan {
         let wanted = region(&clip, &frame, size, rendering.filter, denominator, scaled);
         let resized = (frame[2], frame[3]) != (f64::from(size.0), f64::from(size.1));
         // Without a margin, or without resizing, the pixels must be libjpeg's own.
-        let in_rust = backend.slow_in_full()
+        let in_rust = backend.is_slow_in_full()
             && denominator == 1
             && resized
             && rendering.margin.is_some()

@@ -1,14 +1,14 @@
 //! Column encoding for the page: byte planes, which compress well and need no bit loops in a browser.
 //!
-//! A column starts with the number of bytes of its largest number, followed by the lowest bytes of all
-//! numbers, then the next ones.
+//! A column is one byte `width`, then byte 0 (the lowest) of every number, then byte 1 of every number, up to
+//! `width` bytes. The count is not stored: the reader has to know it.
 
 use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// Section under construction.
+/// A section of the page's data under construction: columns one after the other.
 #[derive(Default)]
 pub(crate) struct Columns(Vec<u8>);
 

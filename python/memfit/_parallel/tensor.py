@@ -71,7 +71,8 @@ def find_regions(model: nn.Module, blocks: list[str], degree: int) -> list[Regio
             why = "; ".join(reasons[:2]) or f"`{blocks[0]}` has no two linear layers in one module"
         raise ParallelError(
             f"tensor parallelism cannot be applied: {why}",
-            "plan with `shard` instead, or call `parallelize_module` in the script",
+            "set `shard` instead of `tensor` in the plan file's table `[parallel]`, or call `parallelize_module` "
+            "in the script",
         )
     return found
 
@@ -112,8 +113,9 @@ def _from_shapes(holder: str, linears: Mapping[str, nn.Linear]) -> tuple[Region,
 
 
 def _segments(linears: Mapping[str, nn.Linear]) -> Iterator[list[str]]:
-    """Divide a module's layers where one returns the width that the first one of its segment took, unless the
-    next one does so as well (as query, key and value do).
+    """Divide a module's layers into segments, for example `q, k, v, o | gate, up, down`. A segment ends with
+    the layer that returns the width that its first layer takes. If several layers in a row return that width
+    (as query, key, value and output do), it ends with the last of them. What remains is the last segment.
     """
     names = list(linears)
     segment: list[str] = []
@@ -144,10 +146,12 @@ def _from_plan(
 
 def _refusal(module: nn.Module, region: Region, linears: Mapping[str, nn.Linear], degree: int) -> str | None:
     """Return why the matrices of a region cannot be divided evenly."""
-    for name, dimension in [(name, 0) for name in region.columns] + [(name, 1) for name in region.rows]:
-        size = linears[name].weight.shape[dimension]
+    divided = [(name, "out_features") for name in region.columns]
+    divided += [(name, "in_features") for name in region.rows]
+    for name, dimension in divided:
+        size = getattr(linears[name], dimension)
         if size % degree:
-            return f"`{name}` has {size} {('columns', 'rows')[dimension]}, which {degree} ranks cannot share equally"
+            return f"`{name}` has {dimension}={size}, which {degree} ranks cannot divide equally"
     if any(isinstance(each, nn.MultiheadAttention) for each in module.modules()):
         return "it contains `nn.MultiheadAttention`, which keeps query, key and value in one matrix"
     return None
@@ -265,7 +269,9 @@ def _map(function: Any, value: Any) -> Any:
 
 
 def complete(parameter: torch.Tensor) -> None:
-    """Give a gradient the placements of its parameter: of a replicated one, ranks may have partial sums."""
+    """Give a gradient the placements of its parameter. For a replicated parameter, each rank's gradient may
+    be only a part of the sum.
+    """
     gradient = parameter.grad
     if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         parameter.grad = gradient.redistribute(placements=parameter.placements)

@@ -63,13 +63,13 @@ class Comparison:
         sign = f"{self.difference:+.4g} ({self.low:+.4g} to {self.high:+.4g})"
         lines = [
             f"{self.verdict}: {sign}, {self.confidence:.0%} interval of {self.samples} paired scores",
-            f"{'':8}{'score':>10}{'between':>22}{'a batch':>12}{'weights':>12}{'peak':>12}",
+            f"{'':8}{'score':>10}{f'{self.confidence:.0%} interval':>22}{'ms per batch':>14}{'weights':>12}{'peak':>12}",
         ]
         for name, side in (("before", self.before), ("after", self.after)):
-            between = f"{side.low:.4g} to {side.high:.4g}"
+            interval = f"{side.low:.4g} to {side.high:.4g}"
             peak = _core.format_size(side.peak) if side.peak is not None else ""
             lines.append(
-                f"{name:8}{side.score:>10.4g}{between:>22}{side.milliseconds:>9.2f} ms"
+                f"{name:8}{side.score:>10.4g}{interval:>22}{side.milliseconds:>14.2f}"
                 f"{_core.format_size(side.weights):>12}{peak:>12}".rstrip()
             )
         return "\n".join(lines)
@@ -172,7 +172,9 @@ class _Runs:
 
 
 def weights(model: nn.Module) -> int:
-    """Return the bytes of a model's parameters and buffers, with codes that replace weights."""
+    """Return the bytes of a model's parameters and buffers, including quantized codes that stand in for
+    weights.
+    """
     tensors = {id(each): each for each in (*model.parameters(), *model.buffers())}
     codes = (vars(module).get("_memfit_base") for module in model.modules())
     return sum(map(_nbytes, tensors.values())) + sum(base.coded.nbytes for base in codes if base is not None)

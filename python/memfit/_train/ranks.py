@@ -11,7 +11,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -39,9 +39,53 @@ DIFFERENT_BATCHES = (
 _MAX_BUCKET_BYTES = 32 << 20
 
 
-# The state that a rank reports to the others, and the number of values in a message.
+# The state that a rank reports to the others: the first value of each message. Ranks in different states
+# receive each other's messages, so all messages are equally long, padded with zeros.
 COLLECTIVE, NO_MORE, MORE, AGREE = range(4)
-_VALUES_PER_MESSAGE = 14
+
+
+class _Turn(NamedTuple):
+    """Message in the states `MORE` and `NO_MORE`: a rank is about to run a micro-batch, or has none left."""
+
+    state: float
+    divisor: float
+    # Checksum of the shapes of the micro-batch's samples.
+    shapes: float
+    batches_seen: float
+
+
+class _Outcome(NamedTuple):
+    """Message in the state `AGREE`: the outcome of a rank's window. Flags are 0 or 1."""
+
+    state: float
+    # The status of the rank's controller (`Controller.status`).
+    window: float
+    attempt: float
+    outcome: float
+    weight: float
+    # A trained parameter has no gradient.
+    is_missing: float
+    # A collective was abandoned, so the process groups need new connections.
+    is_broken: float
+    # Collectives ran inside a micro-batch.
+    meets: float
+    # The rank failed only because another one did.
+    is_lost: float
+    # Position at which the rank failed: the batch of the window, and the number of samples.
+    failed_batch: float
+    failed_size: float
+    has_several_losses: float
+    # Checksum of the optimizer's parameters outside the model.
+    parameters: float
+    batches_seen: float
+
+    @property
+    def status(self) -> list[float]:
+        """The status, as `Controller.agree` takes it."""
+        return [self.window, self.attempt, self.outcome, self.weight]
+
+
+_VALUES_PER_MESSAGE = len(_Outcome._fields)
 
 
 class SingleRank:
@@ -98,7 +142,9 @@ class SingleRank:
         """Drop the window's micro-batches."""
 
     def correction(self, factor: float) -> float:
-        """Return the factor for gradients before the exchange, given the factor that a mean needs."""
+        """Return the factor by which gradients are multiplied before the exchange so that in effect their sum
+        over all ranks is multiplied by `factor`. The two differ if the exchange itself averages (FSDP2).
+        """
         return factor
 
     def books(self, losses: Losses) -> list[LossCounts]:
@@ -177,9 +223,10 @@ class ReplicatedRanks(SingleRank):
         start, stop, *_ = IDLE if turn is None else turn
         mark = float(zlib.crc32(f"{shape}:{stop - start}".encode()))
         state = NO_MORE if turn is None else MORE
-        rows = self._exchange_values(state, controller.divisor, mark, self.batches_seen)
+        rows = self._exchange_values(*_Turn(state, controller.divisor, mark, self.batches_seen))
         states = [int(row[0]) for row in rows]
-        self._shapes = [row[2] for row in rows]
+        turns = [_Turn(*row[: len(_Turn._fields)]) for row in rows]
+        self._shapes = [turn.shapes for turn in turns]
         if AGREE in states:
             raise PeerFailed("another rank failed")
         if COLLECTIVE in states:
@@ -187,11 +234,11 @@ class ReplicatedRanks(SingleRank):
                 f"rank {states.index(COLLECTIVE)} is in a collective that this rank does not call\n"
                 "hint: all ranks have to run the same modules in the same order"
             )
-        _refuse_different_batches([row[3] for row in rows])
+        _refuse_different_batches([turn.batches_seen for turn in turns])
         if self._fresh:
             # Gradients may be exchanged in the backward pass, so all ranks use the same divisor from the
             # start.
-            controller.divide_by(sum(row[1] for row in rows))
+            controller.divide_by(sum(turn.divisor for turn in turns))
             self._fresh = False
         return MORE in states
 
@@ -216,45 +263,56 @@ class ReplicatedRanks(SingleRank):
     ) -> tuple[str, float]:
         parameters.look()
         missing = any(each.grad is None for each in parameters.all if each.requires_grad)
-        flags = (missing, self._rescue.broken, self.meets, outcome == "lost")
-        status = controller.status("over" if outcome == "lost" else outcome)
-        mine = [
-            *status,
-            *map(float, flags),
-            *map(float, self._failed),
-            float(several),
-            parameters.checksum(),
-            self.batches_seen,
-        ]
-        rows = self._exchange_values(AGREE, *mine)
+        window, attempt, ended, weight = controller.status("over" if outcome == "lost" else outcome)
+        mine = _Outcome(
+            state=AGREE,
+            window=window,
+            attempt=attempt,
+            outcome=ended,
+            weight=weight,
+            is_missing=missing,
+            is_broken=self._rescue.broken,
+            meets=self.meets,
+            is_lost=outcome == "lost",
+            failed_batch=self._failed[0],
+            failed_size=self._failed[1],
+            has_several_losses=several,
+            parameters=parameters.checksum(),
+            batches_seen=self.batches_seen,
+        )
+        rows = self._exchange_values(*mine)
         while any(row[0] != AGREE for row in rows):
             # A rank that was about to run another micro-batch has received the message and joins here.
-            rows = self._exchange_values(AGREE, *mine)
+            rows = self._exchange_values(*mine)
+        outcomes = [_Outcome(*row) for row in rows]
         self._rescue.begin()
-        if len({row[12] for row in rows}) > 1:
+        if len({each.parameters for each in outcomes}) > 1:
             raise RuntimeError(
                 "the optimizer has parameters outside the model that differ between ranks, so their "
                 "gradients cannot be summed over ranks\n"
                 "hint: seed all ranks equally before the parameters are created, or broadcast them from one "
                 "rank; parameters that differ on purpose need their own optimizer and step"
             )
-        _refuse_different_batches([row[13] for row in rows])
-        self._missing = any(row[5] for row in rows)
-        self._several = any(row[11] for row in rows)
-        self.inside = self.inside or any(row[7] for row in rows)
-        verdict, total = _core.Controller.agree([row[1:5] for row in rows], self.rank)
-        broken = any(row[6] for row in rows)
+        _refuse_different_batches([each.batches_seen for each in outcomes])
+        self._missing = any(each.is_missing for each in outcomes)
+        self._several = any(each.has_several_losses for each in outcomes)
+        self.inside = self.inside or any(each.meets for each in outcomes)
+        verdict, total = _core.Controller.agree([each.status for each in outcomes], self.rank)
+        broken = any(each.is_broken for each in outcomes)
         if verdict == "over":
             # Excludes ranks that failed only because of another one.
             over = controller.status("over")[2]
-            culprits = [rank for rank, row in enumerate(rows) if row[3] == over and not row[8]]
+            culprits = [
+                rank for rank, each in enumerate(outcomes) if each.outcome == over and not each.is_lost
+            ]
             total = float(culprits[0]) if culprits else total
             if broken:
                 self._rescue.abort()
         elif broken:
             self._rescue.mend()
         if verdict == "again" and self.alike:
-            self._fail_with(controller, [(int(row[9]), int(row[10])) for row in rows])
+            failures = [(int(each.failed_batch), int(each.failed_size)) for each in outcomes]
+            self._fail_with(controller, failures)
         self._failed = (0, 0)
         return verdict, total
 

@@ -92,7 +92,8 @@ class Watch:
         better = '`precision="bf16"` has the range of fp32 and needs no scaler'
         if self._meter.cuda and torch.cuda.get_device_capability(self._meter.device)[0] < 8:
             return (
-                f"{better}, but this GPU has no bf16 units and would be slower; run these modules in fp32 "
-                "(`torch.autocast(..., enabled=False)` around them), or clip the activations before them"
+                f"{better}, but this GPU has no bf16 units, so bf16 would be slower than fp16; run the modules "
+                "whose gradients overflow in fp32 (`torch.autocast(..., enabled=False)` around them), or clip "
+                "the activations before them"
             )
         return better

@@ -142,7 +142,7 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
         let (who, them) =
             if report.images == 1 { ("The image has", "it") } else { ("Half of the images have", "them") };
         advice.push(format!(
-            "{who} more than {} times the pixels that training uses. Decode {them} at a reduced size (`ImageLoader`, or `memfit.data.decode` in your own data set), or store {them} once with a short side of {}.",
+            "{who} at least {} times as many pixels as training uses. Decode {them} at a reduced size (`ImageLoader`, or `memfit.data.decode` in your own data set), or store {them} once with a short side of {}.",
             report.pixels.median / wanted,
             2 * args.size
         ));

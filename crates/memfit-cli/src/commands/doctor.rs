@@ -129,6 +129,10 @@ fn release_of(torch: &preflight::Torch) -> Check {
 fn jpeg() -> Check {
     let backend = Backend::BEST;
     let (health, hint) = match backend {
+        Backend::Turbo if backend.is_slow_in_full() => (
+            Health::Good,
+            Some("a build with SIMD code is faster: install `nasm` and build memfit again".to_owned()),
+        ),
         Backend::Turbo => (Health::Good, None),
         Backend::Rust => (
             Health::Absent,
@@ -162,7 +166,8 @@ fn calibrations() -> Vec<Check> {
     let name = "calibration";
     let kept = store::stored();
     if kept.is_empty() {
-        let found = "none: `memfit run` uses the catalogue's figures".to_owned();
+        let found =
+            "none; only needed to use this machine's GPU as measured by `memfit calibrate`".to_owned();
         return vec![Check { name: name.to_owned(), health: Health::Absent, found, hint: None }];
     }
     let tell = |(_, calibration): store::Kept| match calibration {
@@ -215,7 +220,7 @@ fn own_folder() -> Check {
         }
     });
     match folder {
-        Ok(folder) => good("calibration folder", folder.display().to_string()),
+        Ok(folder) => good("calibration folder", format!("{}, named after this host", folder.display())),
         Err(error) => {
             let hint = "only `memfit calibrate` writes there: `XDG_CONFIG_HOME=FOLDER` names another folder";
             Check {

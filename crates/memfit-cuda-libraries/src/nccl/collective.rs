@@ -4,6 +4,9 @@
 //! Otherwise a rank is modelled as receiving the data that it sends itself, as if all ranks sent the same; a
 //! reduction then returns its input. Shapes and lengths that ranks exchange stay correct where all ranks do
 //! the same work.
+//!
+//! Each exchanged contribution has a flag `answered`: a rule of the device supplied some of its contents in
+//! place of computed values.
 
 use std::cell::RefCell;
 use std::sync::PoisonError;
@@ -23,9 +26,9 @@ const MAX_COPIES: i32 = 64;
 /// barriers, and flags on which a script branches.
 const MAX_BARRIER_BYTES: usize = 64;
 
-/// Kind of operation with its `ncclRedOp_t`, root or peer.
+/// Communication pattern of an operation, with its `ncclRedOp_t`, root or peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum Pattern {
     AllReduce(i32),
     Reduce(i32, i32),
     Broadcast(i32),
@@ -42,7 +45,7 @@ pub(super) enum Shape {
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
     pub(super) communicator: Handle<Communicator>,
-    pub(super) shape: Shape,
+    pub(super) pattern: Pattern,
     pub(super) from: Ptr,
     pub(super) to: Ptr,
     /// Number of elements in one rank's part, and their type.
@@ -97,7 +100,7 @@ pub(super) fn run(operation: Operation) -> i32 {
     let (Some(whole), true) = (length, operation.has_valid_rank(known.position.size)) else {
         return status::INVALID_ARGUMENT;
     };
-    if !operation.shape.connections(known.position).into_iter().all(|each| known.buffers.connect(each)) {
+    if !operation.pattern.connections(known.position).into_iter().all(|each| known.buffers.connect(each)) {
         return status::UNHANDLED_CUDA_ERROR;
     }
     let begun = operation.begin(&known, whole / ranks);
@@ -114,7 +117,7 @@ pub(super) fn run(operation: Operation) -> i32 {
     status::SUCCESS
 }
 
-impl Shape {
+impl Pattern {
     /// Connections that the operation needs.
     fn connections(self, position: RankPosition) -> Vec<Use> {
         match self {
@@ -129,7 +132,7 @@ impl Shape {
         }
     }
 
-    /// Size of the largest contribution, as a number of parts.
+    /// Number of parts in the largest contribution of a rank.
     fn parts(self, ranks: usize) -> usize {
         match self {
             Self::ReduceScatter(_) | Self::Scatter(_) | Self::AllToAll => ranks,
@@ -155,21 +158,21 @@ impl Shape {
 impl Operation {
     /// Returns `true` if the root or peer, if there is one, is a rank of the communicator.
     fn has_valid_rank(&self, size: i32) -> bool {
-        match self.shape {
-            Shape::Reduce(_, rank)
-            | Shape::Broadcast(rank)
-            | Shape::Gather(rank)
-            | Shape::Scatter(rank)
-            | Shape::Send(rank)
-            | Shape::Receive(rank) => (0..size).contains(&rank),
+        match self.pattern {
+            Pattern::Reduce(_, rank)
+            | Pattern::Broadcast(rank)
+            | Pattern::Gather(rank)
+            | Pattern::Scatter(rank)
+            | Pattern::Send(rank)
+            | Pattern::Receive(rank) => (0..size).contains(&rank),
             _ => true,
         }
     }
 
     fn lane(&self, rank: i32) -> Lane {
-        match self.shape {
-            Shape::Send(peer) => meeting::lane(rank, peer),
-            Shape::Receive(peer) => meeting::lane(peer, rank),
+        match self.pattern {
+            Pattern::Send(peer) => meeting::lane(rank, peer),
+            Pattern::Receive(peer) => meeting::lane(peer, rank),
             _ => EVERYONE,
         }
     }
@@ -178,7 +181,7 @@ impl Operation {
     fn begin(self, known: &Communicator, length: usize) -> Begun {
         let mut begun = Begun { operation: self, length, number: None, mine: None };
         let rank = known.position.rank;
-        let whole = length * self.shape.parts(usize::try_from(known.position.size).unwrap_or(1));
+        let whole = length * self.pattern.parts(usize::try_from(known.position.size).unwrap_or(1));
         let Some(meeting) = known.meeting.as_ref().filter(|_| (1..=MAX_EXCHANGED_BYTES).contains(&whole))
         else {
             return begun;
@@ -187,8 +190,8 @@ impl Operation {
         let lane = self.lane(rank);
         let number = meeting.next(lane);
         begun.number = Some(number);
-        if self.shape.contributes(rank) {
-            begun.mine = card::known_contents(self.from, whole, self.shape.computes());
+        if self.pattern.contributes(rank) {
+            begun.mine = card::known_contents(self.from, whole, self.pattern.computes());
             meeting.post(
                 lane,
                 number,
@@ -218,16 +221,16 @@ impl Begun {
     fn queue_time(&self, known: &Communicator, in_group: bool) {
         let (size, rank) = (known.position.size.unsigned_abs(), known.position.rank);
         let (part, whole) = (self.length as u64, self.length as u64 * u64::from(size));
-        let (what, bytes) = match self.operation.shape {
-            Shape::AllReduce(_) => (Collective::AllReduce, part),
-            Shape::Reduce(..) => (Collective::Reduce, part),
-            Shape::Broadcast(_) => (Collective::Broadcast, part),
-            Shape::AllGather | Shape::Gather(_) => (Collective::AllGather, whole),
-            Shape::ReduceScatter(_) | Shape::Scatter(_) => (Collective::ReduceScatter, whole),
-            Shape::AllToAll => (Collective::AllToAll, whole),
-            Shape::Send(peer) | Shape::Receive(peer) if peer == rank => return,
-            Shape::Receive(_) if in_group => return,
-            Shape::Send(_) | Shape::Receive(_) => (Collective::Send, part),
+        let (what, bytes) = match self.operation.pattern {
+            Pattern::AllReduce(_) => (Collective::AllReduce, part),
+            Pattern::Reduce(..) => (Collective::Reduce, part),
+            Pattern::Broadcast(_) => (Collective::Broadcast, part),
+            Pattern::AllGather | Pattern::Gather(_) => (Collective::AllGather, whole),
+            Pattern::ReduceScatter(_) | Pattern::Scatter(_) => (Collective::ReduceScatter, whole),
+            Pattern::AllToAll => (Collective::AllToAll, whole),
+            Pattern::Send(peer) | Pattern::Receive(peer) if peer == rank => return,
+            Pattern::Receive(_) if in_group => return,
+            Pattern::Send(_) | Pattern::Receive(_) => (Collective::Send, part),
         };
         let members = Members { ranks: size, per_machine: known.per_machine };
         card::queue_work(self.operation.stream as usize, |speeds| {
@@ -238,10 +241,10 @@ impl Begun {
     /// Returns the known data that this rank receives, with the index of the target's part that it goes to.
     fn exchange(&self, known: &Communicator, number: u64, meeting: &mut Meeting) -> Vec<(i32, Part)> {
         let (size, rank) = (known.position.size, known.position.rank);
-        let Operation { shape, kind, .. } = self.operation;
+        let Operation { pattern, kind, .. } = self.operation;
         let everyone =
-            matches!(shape, Shape::AllReduce(_) | Shape::AllGather) && self.length <= MAX_BARRIER_BYTES;
-        if self.mine.is_none() && shape.contributes(rank) && !everyone {
+            matches!(pattern, Pattern::AllReduce(_) | Pattern::AllGather) && self.length <= MAX_BARRIER_BYTES;
+        if self.mine.is_none() && pattern.contributes(rank) && !everyone {
             return Vec::new();
         }
         let lane = self.operation.lane(rank);
@@ -253,62 +256,63 @@ impl Begun {
             Some((bytes.get(begin..begin + self.length)?.to_vec(), answered))
         };
         let one = |part: Option<Part>| part.map(|part| (0, part)).into_iter().collect();
-        match shape {
-            Shape::AllReduce(operation) => {
+        match pattern {
+            Pattern::AllReduce(operation) => {
                 let parts: Vec<_> = (0..size).map(part_of).collect();
                 one(reduced(&parts, kind, operation))
             }
-            Shape::Reduce(operation, root) if root == rank => {
+            Pattern::Reduce(operation, root) if root == rank => {
                 let parts: Vec<_> = (0..size).map(part_of).collect();
                 one(reduced(&parts, kind, operation))
             }
-            Shape::ReduceScatter(operation) => {
+            Pattern::ReduceScatter(operation) => {
                 let parts: Vec<_> = (0..size).map(|other| cut(part_of(other))).collect();
                 one(reduced(&parts, kind, operation))
             }
-            Shape::AllGather => (0..size).filter_map(|other| Some((other, part_of(other)?))).collect(),
-            Shape::Gather(root) if root == rank => {
+            Pattern::AllGather => (0..size).filter_map(|other| Some((other, part_of(other)?))).collect(),
+            Pattern::Gather(root) if root == rank => {
                 (0..size).filter_map(|other| Some((other, part_of(other)?))).collect()
             }
-            Shape::AllToAll => (0..size).filter_map(|other| Some((other, cut(part_of(other))?))).collect(),
-            Shape::Broadcast(root) if root != rank => one(part_of(root)),
-            Shape::Scatter(root) if root != rank => one(cut(part_of(root))),
-            Shape::Receive(peer) => one(part_of(peer)),
+            Pattern::AllToAll => (0..size).filter_map(|other| Some((other, cut(part_of(other))?))).collect(),
+            Pattern::Broadcast(root) if root != rank => one(part_of(root)),
+            Pattern::Scatter(root) if root != rank => one(cut(part_of(root))),
+            Pattern::Receive(peer) => one(part_of(peer)),
             _ => Vec::new(),
         }
     }
 
     /// Models the data that this rank would receive by the data it sends itself.
     fn model(&self, known: &Communicator, group: &[Self]) {
-        let Operation { shape, from, to, .. } = self.operation;
+        let Operation { pattern, from, to, .. } = self.operation;
         let (length, size, rank) = (self.length, known.position.size, known.position.rank);
-        match shape {
-            Shape::AllReduce(_) => copy(to, from, length),
-            Shape::Reduce(_, root) | Shape::Broadcast(root) if root == rank => copy(to, from, length),
-            Shape::Broadcast(_) => {
+        match pattern {
+            Pattern::AllReduce(_) => copy(to, from, length),
+            Pattern::Reduce(_, root) | Pattern::Broadcast(root) if root == rank => copy(to, from, length),
+            Pattern::Broadcast(_) => {
                 // In one group, every rank may broadcast to every other, which amounts to a gather (PyTorch's
                 // `all_gather` into a list of different sizes).
                 let mut others = group.iter().filter(|other| self.is_with(other) && other.length == length);
-                if let Some(sent) = others.find(|other| other.operation.shape == Shape::Broadcast(rank)) {
+                if let Some(sent) = others.find(|other| other.operation.pattern == Pattern::Broadcast(rank)) {
                     copy(to, sent.operation.from, length);
                 }
             }
-            Shape::Receive(peer) => {
+            Pattern::Receive(peer) => {
                 // Modelled by this rank's send to the same peer in the group, as in an all-to-all exchange.
                 let before = group.iter().take_while(|other| !std::ptr::eq(*other, self));
                 let nth =
-                    before.filter(|other| self.is_with(other) && other.operation.shape == shape).count();
+                    before.filter(|other| self.is_with(other) && other.operation.pattern == pattern).count();
                 let mut sent = group.iter().filter(|other| self.is_with(other));
-                let twin = sent.by_ref().filter(|other| other.operation.shape == Shape::Send(peer)).nth(nth);
+                let twin =
+                    sent.by_ref().filter(|other| other.operation.pattern == Pattern::Send(peer)).nth(nth);
                 if let Some(twin) = twin.filter(|twin| twin.length == length) {
                     copy(to, twin.operation.from, length);
                 }
             }
-            Shape::AllGather => gather(size, rank, from, to, length),
-            Shape::Gather(root) if root == rank => gather(size, rank, from, to, length),
-            Shape::ReduceScatter(_) => copy(to, offset_address(from, rank, length), length),
-            Shape::Scatter(root) if root == rank => copy(to, offset_address(from, rank, length), length),
-            Shape::AllToAll => copy(to, from, length * usize::try_from(size).unwrap_or(1)),
+            Pattern::AllGather => gather(size, rank, from, to, length),
+            Pattern::Gather(root) if root == rank => gather(size, rank, from, to, length),
+            Pattern::ReduceScatter(_) => copy(to, offset_address(from, rank, length), length),
+            Pattern::Scatter(root) if root == rank => copy(to, offset_address(from, rank, length), length),
+            Pattern::AllToAll => copy(to, from, length * usize::try_from(size).unwrap_or(1)),
             _ => {}
         }
     }

@@ -37,7 +37,7 @@ pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Optio
     let plan = &image.plan;
     let Storage::Jpeg { progressive: false, unusual: None, .. } = image.header.storage else { return None };
     // At a quarter, the library's SIMD code is as fast as skipping coefficients.
-    let faster = plan.denominator == 8 || (plan.denominator == 4 && Backend::BEST.slow_in_full());
+    let faster = plan.denominator == 8 || (plan.denominator == 4 && Backend::BEST.is_slow_in_full());
     if !faster || !matches!(plan.from.bands, Bands::Grey | Bands::Rgb) {
         return None;
     }

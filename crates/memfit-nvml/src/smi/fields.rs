@@ -26,7 +26,7 @@ fn unit(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Fields that exist but have no value for a virtual device, as NVML's "not supported".
+/// Fields that `nvidia-smi` knows but that have no value on a virtual GPU: shown as `[N/A]`.
 const WITHOUT_VALUE: &[&str] = &[
     "serial",
     "gpu_serial",

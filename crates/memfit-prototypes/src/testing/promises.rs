@@ -1,4 +1,4 @@
-//! Checks of each call against the promises of its class.
+//! Checks that calls do what the documentation of their [`Class`] promises.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 
@@ -42,7 +42,7 @@ pub fn check_harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Res
         }
     }
     if room.iter().any(|word| *word != 0) {
-        return Err("wrote where nothing says it may".to_owned());
+        return Err("wrote to a parameter that is not an out-parameter".to_owned());
     }
     Ok(())
 }
@@ -65,7 +65,8 @@ pub fn check_refused(
             // SAFETY: a refused call reads none of its arguments.
             unsafe { caller(address, &arguments) }
         } else {
-            // SAFETY: as above; the caller clears the arguments, and there are none.
+            // SAFETY: a refused call reads none of its arguments, so it can be called without any: in C's
+            // calling convention, the caller removes arguments.
             let function: unsafe extern "C" fn() -> u64 = unsafe { std::mem::transmute(address) };
             // SAFETY: as above.
             Answer::Number(unsafe { function() } as i64)

@@ -51,8 +51,9 @@ impl Volume {
         self.inner.spacing().into()
     }
 
-    /// Reads a block into memory of its size: as stored, or as the represented values in 32-bit floats.
-    #[expect(clippy::too_many_arguments, reason = "three ranges with their targets")]
+    /// Reads a block into memory of its size: the voxels as stored or, with `scaled`, float32 values after
+    /// the file's slope and intercept.
+    #[expect(clippy::too_many_arguments, reason = "three ranges, a flag and the memory")]
     fn read_into(
         &self,
         py: Python<'_>,
@@ -66,7 +67,7 @@ impl Volume {
         let range = |(start, end): (u64, u64)| Range { start, end };
         let block = Block { depth: range(depth), rows: range(rows), columns: range(columns) };
         if address == 0 || !address.is_multiple_of(4) {
-            return Err(PyValueError::new_err("a block without memory"));
+            return Err(PyValueError::new_err("the target has no memory, or is not aligned to 4 bytes"));
         }
         py.detach(|| {
             if scaled {

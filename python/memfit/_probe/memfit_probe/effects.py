@@ -13,13 +13,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .independence import operation_name, tensors, written_tensors
 
-OFTEN = "which it would do once per micro-batch"
-GRADIENTS = f"the script changes gradients between the backward pass and the optimizer's step, {OFTEN}"
+REPEATED = "which would happen once per micro-batch instead of once per batch"
+GRADIENTS = f"the script changes gradients between the backward pass and the optimizer's step, {REPEATED}"
 HOOKS = "hooks on parameters see the gradient of each micro-batch before it is complete"
-SETTINGS = f"the script itself sets the optimizer's `{{}}` in each iteration, {OFTEN}"
-WEIGHTS = f"the script changes parameters outside the optimizer's step, {OFTEN}"
-COPIES = f"the script updates tensors from the parameters (an average of weights, or a copy), {OFTEN}"
-# Operations that write what does not depend on how often they run.
+SETTINGS = f"the script itself sets the optimizer's `{{}}` in each iteration, {REPEATED}"
+WEIGHTS = f"the script changes parameters outside the optimizer's step, {REPEATED}"
+COPIES = f"the script updates tensors from the parameters (an average of weights, or a copy), {REPEATED}"
+# Writes that give the same result however often they run.
 _CLEARING = ("zero_", "_foreach_zero_")
 
 
@@ -36,7 +36,7 @@ class Effects:
         self._leave()
         # The first effect; None if there was none.
         self.why = None
-        # Set while PyTorch's own code runs that a plan would hold back.
+        # Nesting depth of `excused`: PyTorch code that a plan postpones to the last micro-batch.
         self._excused = 0
         self._is_stepping = False
         # Settings before the first step are those of the constructors.
@@ -72,7 +72,7 @@ class Effects:
                 yield from group["params"]
 
     def gradients_complete(self):
-        """Record the gradients after a backward pass, or after a change that a plan holds back."""
+        """Record the gradients after a backward pass, or after a change that a plan postpones."""
         if self.watches:
             grads = ((id(each), each.grad) for each in self._parameters())
             self._gradients = {key: (id(grad), grad._version) for key, grad in grads if grad is not None}
@@ -110,7 +110,7 @@ class Effects:
 
     @contextlib.contextmanager
     def excused(self):
-        """Ignore what runs inside, since a plan holds it back."""
+        """Ignore the code inside, which a plan postpones to the last micro-batch."""
         self._excused += 1
         try:
             yield
@@ -126,7 +126,7 @@ class Effects:
         self._is_stepping = True
 
     def stepped(self):
-        """Start to watch after an optimizer step."""
+        """Start watching after an optimizer step."""
         self._is_stepping = False
         self._has_stepped = True
         self.settings_final()
@@ -135,7 +135,7 @@ class Effects:
             self._between.__enter__()
 
     def goes_on(self):
-        """Stop to watch at the next batch, or at its forward or backward pass."""
+        """Stop watching at the next batch, or at its forward or backward pass."""
         if self._between is not None:
             self._leave()
             self.ends()
@@ -143,7 +143,8 @@ class Effects:
     def _leave(self):
         between, self._between = self._between, None
         if between is not None:
-            # A mode of the script that was entered since keeps this one below it, inactive.
+            # If the script entered a dispatch mode after this one, this one cannot be popped, and is only
+            # switched off.
             between.active = False
             if between is _get_current_dispatch_mode():
                 between.__exit__(None, None, None)
@@ -179,7 +180,7 @@ class Effects:
             elif shapes and any(place not in self._made for place in places):
                 self.found(COPIES)
         if any(each.alias_info is not None for each in func._schema.returns):
-            # A view belongs to the memory that it is of.
+            # A view shares the memory of its base, so it makes none.
             return
         for output in outputs:
             self._made.add(_memory(output))
