@@ -61,7 +61,7 @@ impl fmt::Display for Difference {
             ),
             Self::Gpu { made_for, here } => write!(
                 formatter,
-                "the plan was made for a {made_for}, and this is a {here}: make a new one with `memfit plan --gpu`"
+                "the plan was made for {made_for}, and this is {here}: make a new one with `memfit plan --gpu`"
             ),
             Self::Smaller { made_for, here } => write!(
                 formatter,

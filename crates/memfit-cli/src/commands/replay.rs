@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 use memfit_allocator::{
-    BlockState, Edit, Program, ReplayConditions, Settings as AllocatorSettings, Stats, Tally, Verification,
-    VerifiedTrack, rewind, track,
+    Action, BlockState, Edit, Program, ReplayConditions, Settings as AllocatorSettings, Stats, Tally,
+    Verification, VerifiedTrack, rewind, track,
 };
 use memfit_explain::{Change, Changes, Conditions, Effect, ExplainError};
 use memfit_recording::{Moment, MomentKind, Recording, Snapshot, Source, TraceAction, Track};
@@ -180,18 +180,48 @@ fn chosen<'input>(args: &ReplayArgs, recording: &'input Recording) -> Result<(&'
     found.into_iter().rev().max_by_key(trouble).ok_or_else(|| nothing(&args.file))
 }
 
+/// Action of the trace that stands for one of the replay.
+const fn recorded_as(action: Action) -> TraceAction {
+    match action {
+        Action::Alloc => TraceAction::Alloc,
+        Action::FreeRequested => TraceAction::FreeRequested,
+        Action::FreeCompleted => TraceAction::FreeCompleted,
+        Action::SegmentAlloc => TraceAction::SegmentAlloc,
+        Action::SegmentFree => TraceAction::SegmentFree,
+        Action::SegmentMap => TraceAction::SegmentMap,
+        Action::SegmentUnmap => TraceAction::SegmentUnmap,
+        Action::OutOfMemory => TraceAction::Oom,
+    }
+}
+
+/// Event of an allocator in words.
+fn event_in_words(action: TraceAction, address: u64, size: u64) -> String {
+    if action == TraceAction::Oom {
+        return format!("a request of {size} bytes finds no memory");
+    }
+    let what = match action {
+        TraceAction::Alloc => "allocates a block",
+        TraceAction::FreeRequested => "asks to free a block",
+        TraceAction::FreeCompleted => "frees a block",
+        TraceAction::SegmentAlloc => "allocates a segment",
+        TraceAction::SegmentFree => "frees a segment",
+        TraceAction::SegmentMap => "maps memory",
+        TraceAction::SegmentUnmap => "unmaps memory",
+        other => return format!("`{}` of {size} bytes follows", other.name()),
+    };
+    format!("the allocator {what} of {size} bytes at {address:#x}")
+}
+
 fn report(args: &ReplayArgs, subject: &Subject<'_>, problems: Vec<String>) -> Result<ReplayReport, CliError> {
     let found = &subject.found;
     let mismatches = found.mismatches.iter().map(|mismatch| {
         let (address, size) = mismatch.recorded;
-        let instead = mismatch.replayed.map_or_else(
-            || "nothing".to_owned(),
-            |(action, address, size)| format!("{action:?} of {size} bytes at {address:#x}"),
+        let recorded = event_in_words(mismatch.action, address, size);
+        let replayed = mismatch.replayed.map_or_else(
+            || "nothing happens".to_owned(),
+            |(action, address, size)| event_in_words(recorded_as(action), address, size),
         );
-        format!(
-            "at event {}: {:?} of {size} bytes at {address:#x} was recorded, and the replay did {instead}",
-            mismatch.event, mismatch.action
-        )
+        format!("at event {}: in the recording, {recorded}; in the replay, {replayed}", mismatch.event)
     });
     let mut report = ReplayReport {
         schema: schema::REPLAY.to_owned(),

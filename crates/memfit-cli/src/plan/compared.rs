@@ -53,8 +53,9 @@ impl Beside {
         let free = Machine::current().memory;
         if peak as f64 > MEMORY_SHARE * free as f64 {
             return Ok(unknown(format!(
-                "the training takes {:.1} GiB, and {:.1} GiB of this machine's memory are free",
+                "that takes {:.1} GiB, which is more than {:.0} % of the {:.1} GiB of memory that are free here",
                 gib(peak),
+                100.0 * MEMORY_SHARE,
                 gib(free)
             )));
         }

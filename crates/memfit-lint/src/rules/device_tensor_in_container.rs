@@ -1,10 +1,14 @@
 //! # device-tensor-in-container
 //!
 //! ## What it does
-//! Finds tensors on the GPU that are collected, detached or after their backward pass: by a loop, by the
-//! steps of a Lightning module, also with their graphs until the end of an epoch, or by an evaluating
-//! Hugging Face trainer. What is joined on the GPU and moved to the host at once could be moved batch by
-//! batch. It is a note where the value may be a dictionary, or where the loop ends early.
+//! Finds containers that keep a tensor on the GPU from every batch, detached or after its backward pass:
+//!
+//! - lists and concatenated tensors of a loop over data, or of a loop with training steps;
+//! - outputs that the steps of a Lightning module return or keep until the end of an epoch, also with their
+//!   graphs;
+//! - predictions of a Hugging Face trainer's evaluation.
+//!
+//! It is a note where the value may be a dictionary, or where the loop ends early.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
@@ -96,13 +100,25 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for a loop over data of any kind, each of whose iterations runs a backward pass.
+/// Number of training steps from which it matters that each keeps a tensor.
+const MIN_STEPS: i64 = 10;
+
+/// Returns `true` for a loop over data of any kind, each of whose iterations runs a backward pass; for one
+/// that counts, each of whose iterations also steps an optimizer.
 fn steps_in(facts: &Facts, looped: LoopId) -> bool {
-    let over = &facts.looped(looped).iterable_kind;
-    matches!(over, IterableKind::Other)
-        && facts.ops.iter().any(|op| {
-            op.site.looped == Some(looped) && op.via.is_none() && matches!(op.kind, OpKind::Backward(_))
-        })
+    let runs = |is: fn(&OpKind) -> bool| {
+        let own = |op: &&memfit_source::Op| op.site.looped == Some(looped) && op.via.is_none();
+        facts.ops.iter().filter(own).any(|op| is(&op.kind))
+    };
+    let passes = || runs(|kind| matches!(kind, OpKind::Backward(_)));
+    match facts.looped(looped).iterable_kind {
+        IterableKind::Other => passes(),
+        IterableKind::Range(Some(count)) if count < MIN_STEPS => false,
+        IterableKind::Range(_) | IterableKind::Endless => {
+            passes() && runs(|kind| matches!(kind, OpKind::Step { .. }))
+        }
+        IterableKind::Loader(_) | IterableKind::Literal(_) => false,
+    }
 }
 
 /// Methods that tensors have and dictionaries, tuples and objects of models have not.

@@ -98,6 +98,17 @@ impl Canvas {
         out
     }
 
+    /// Cuts the end of a text that is longer than `room`: of code, the beginning says most.
+    pub(super) fn cut(self, text: &str, room: usize) -> String {
+        let text = one_line(text);
+        if text.chars().count() <= room {
+            return text.into_owned();
+        }
+        let ellipsis = if self.unicode { "…" } else { "..." };
+        let kept: String = text.chars().take(room.saturating_sub(ellipsis.chars().count())).collect();
+        kept + ellipsis
+    }
+
     /// Shortens `text` to at most `room` characters by cutting out its middle.
     pub(super) fn shortened(self, text: &str, room: usize) -> String {
         let text = &one_line(text);

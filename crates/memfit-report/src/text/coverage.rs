@@ -20,27 +20,31 @@ pub(super) fn without_folder(place: &str) -> &str {
     place.rsplit_once('/').map_or(place, |(_, name)| name)
 }
 
-/// What the run covered, and how memory changed from step to step.
-pub(super) fn covered(report: &RunReport) -> String {
-    let coverage = &report.coverage;
-    let mut text = steps(coverage);
+/// Parts of a training that a run covered, or those that it did not cover.
+fn parts(coverage: &Coverage, wanted: bool) -> Vec<&'static str> {
     let parts = [
         ("an evaluation", coverage.evaluation),
         ("a batch of the largest items", coverage.largest_batch),
         ("the end of an epoch", coverage.epoch_end),
     ];
-    let list = |wanted: bool| -> Vec<&str> {
-        parts.iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| *name).collect()
-    };
-    if let Some((last, others)) = list(true).split_last() {
+    parts.into_iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| name).collect()
+}
+
+/// Parts of a training that the run did not cover; `None` if it covered all.
+pub(super) fn not_covered(coverage: &Coverage) -> Option<String> {
+    let missing = parts(coverage, false);
+    (!missing.is_empty()).then(|| missing.join(", "))
+}
+
+/// What the run covered, and how memory changed from step to step.
+pub(super) fn covered(report: &RunReport) -> String {
+    let coverage = &report.coverage;
+    let mut text = steps(coverage);
+    if let Some((last, others)) = parts(coverage, true).split_last() {
         for name in others {
             let _ = write!(text, ", {name}");
         }
         let _ = write!(text, " and {last}");
-    }
-    let missing = list(false);
-    if !missing.is_empty() {
-        let _ = write!(text, "; not covered: {}", missing.join(", "));
     }
     match coverage.growth_per_step {
         Some(0) => text.push_str("; memory was steady"),

@@ -11,10 +11,11 @@ use super::{count, size};
 use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, Verdict};
 
 const SIZE: usize = 11;
-/// Maximum lines of a stack, branches of a tree and remedies in a text.
+/// Maximum lines of a stack and branches of a tree.
 const MAX_LINES: usize = 4;
 const MAX_BRANCHES: usize = 6;
-const MAX_FIXES: usize = 5;
+/// Maximum places of a category.
+const MAX_LEAVES: usize = 3;
 /// Heading of the remedies for an out-of-memory error.
 pub(super) const REMEDIES: &str = "What would have helped";
 
@@ -68,7 +69,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     if !report.fixes.is_empty() {
         let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
-        fixes(&mut out, &report.fixes, MAX_FIXES, canvas);
+        fixes(&mut out, &report.fixes, report.fixes.len(), None, canvas);
     }
     if report.cause != Cause::None {
         let _ = writeln!(
@@ -173,23 +174,31 @@ fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
         let text = canvas.shortened(&format!("at {}", in_function(line)), canvas.columns() - 4);
         let _ = writeln!(out, "    {}", paint(DIM, &text));
         if let Some(code) = &line.text {
-            let _ = writeln!(out, "       {}", canvas.shortened(code, canvas.columns() - 8));
+            let _ = writeln!(out, "       {}", canvas.cut(code, canvas.columns() - 8));
         }
     }
 }
 
-/// Writes the list of remedies.
-pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas: Canvas) {
+/// Writes the list of remedies. `others` says where those that are not shown are.
+pub(super) fn fixes(
+    out: &mut String,
+    fixes: &[ExplainFix],
+    shown: usize,
+    others: Option<&str>,
+    canvas: Canvas,
+) {
     for (index, fix) in fixes.iter().take(shown).enumerate() {
         let proof = match fix.evidence {
             Proof::Replayed => "replayed",
             Proof::Modelled => "modelled",
             Proof::Run => "confirmed by a run",
         };
-        let enough = match fix.fits {
-            Some(true) => "enough by itself",
-            Some(false) => "not enough by itself",
-            None => "",
+        // Only a run shows what the rest of the training needs.
+        let enough = match (fix.fits, fix.evidence) {
+            (Some(true), Proof::Run) => "enough by itself",
+            (Some(true), Proof::Replayed | Proof::Modelled) => "enough for this request",
+            (Some(false), _) => "not enough by itself",
+            (None, _) => "",
         };
         let mut head = fix.lever.to_string();
         if fix.saves > 0 && fix.card.is_none() {
@@ -231,7 +240,7 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
         let _ = writeln!(
             out,
             "     {}",
-            paint(DIM, &format!("and {} more in `--format json`", fixes.len() - shown))
+            paint(DIM, &format!("and {} more: {}", fixes.len() - shown, others.unwrap_or("`--format json`")))
         );
     }
 }
@@ -275,7 +284,8 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
             .collect();
         leaves.sort_by(|one, other| other.cmp(one));
         leaves.retain(|(bytes, name)| !name.starts_with('(') && *bytes * 50 >= category.bytes);
-        for (bytes, name) in leaves.iter().take(3) {
+        let (shown, others) = leaves.split_at(leaves.len().min(MAX_LEAVES));
+        for (bytes, name) in shown {
             let _ = writeln!(
                 out,
                 "  {:>SIZE$}    {:>SIZE$}  {}",
@@ -283,6 +293,14 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
                 size(*bytes),
                 paint(DIM, &canvas.shortened(name, room.saturating_sub(SIZE)))
             );
+        }
+        let rest: u64 = others.iter().map(|(bytes, _)| bytes).sum();
+        if rest > 0 {
+            let what = match others.len() {
+                1 => "in another place".to_owned(),
+                places => format!("in {places} other places"),
+            };
+            let _ = writeln!(out, "  {:>SIZE$}    {:>SIZE$}  {}", "", size(rest), paint(DIM, &what));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Label, Moved, Parallel, Value, counted};
+use memfit_vocabulary::{Label, Lever, Moved, Parallel, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
@@ -102,12 +102,15 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
             format!("its gradients and buffers were not compared with the original script's: {why}");
         return vec![(DOUBT, sentence)];
     };
-    let parts = numbers.part.map_or(String::new(), |part| format!(" in micro-batches of {part}"));
+    let parts = numbers.part.map_or(String::new(), |part| format!(", split into micro-batches of {part}"));
+    // Batches that are split say it.
+    let split = numbers.part.is_some().then_some(Lever::MicroBatch.name());
+    let others: Vec<&str> =
+        numbers.levers.iter().map(String::as_str).filter(|name| Some(*name) != split).collect();
+    let with = if others.is_empty() { String::new() } else { format!("; with {}", others.join(", ")) };
     let how = format!(
-        "compared on this machine's CPU ({} steps, batches of {}{parts}; with {})",
-        numbers.steps,
-        numbers.batch,
-        numbers.levers.join(", ")
+        "compared on this machine's CPU ({} steps, batches of {} samples{parts}{with})",
+        numbers.steps, numbers.batch,
     );
     let mut phrases = vec![if equal {
         let apart = numbers.difference.filter(|share| *share > 0.0).map_or_else(
@@ -162,28 +165,33 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
         let text = format!("{} ({label}: {})", spread_in_words(parallel), label.meaning());
         out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
     }
+    let limit = of_limit(report, chosen);
     for lever in &chosen.levers {
         let text = format!("{} ({})", in_words(lever, chosen), meaning(lever));
         out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
+        if let Some(limit) = limit.as_ref().filter(|_| lever.lever == Lever::MicroBatch) {
+            out.push_str(&canvas.wrapped("    ", DIM, limit));
+        }
     }
-    if let (Some(limit), Some(micro_batch)) = (report.limit, chosen.micro_batch) {
-        let batch = report.baseline.as_ref().and_then(|baseline| baseline.micro_batch).unwrap_or_default();
-        let as_many = batch.div_ceil(limit.largest.max(1)) == batch.div_ceil(micro_batch.max(1));
-        let text = match limit.refuted {
-            Some(refuted) if limit.largest > micro_batch => format!(
-                "micro-batches of up to {} fit and {refuted} do not; {}",
-                limit.largest,
-                if as_many {
-                    format!("{micro_batch} needs the same number of micro-batches")
-                } else {
-                    "a step is hardly faster with larger ones".to_owned()
-                }
-            ),
-            Some(refuted) => format!("micro-batches of {refuted} do not fit: confirmed by a run"),
-            None => "the whole batch fits with these levers, and is no faster".to_owned(),
-        };
-        out.push_str(&canvas.wrapped("    ", DIM, &text));
-    }
+}
+
+/// Size of the largest micro-batch that fits, and why the plan's is another.
+fn of_limit(report: &PlanReport, chosen: &PlanRun) -> Option<String> {
+    let (limit, micro_batch) = (report.limit?, chosen.micro_batch?);
+    let batch = report.baseline.as_ref().and_then(|baseline| baseline.micro_batch).unwrap_or_default();
+    let pieces = batch.div_ceil(micro_batch.max(1));
+    Some(match limit.refuted {
+        Some(refuted) if limit.largest > micro_batch => {
+            let why = if batch.div_ceil(limit.largest.max(1)) == pieces {
+                format!("{micro_batch} also makes {pieces} micro-batches, and leaves more memory free")
+            } else {
+                "a step is hardly faster with more samples".to_owned()
+            };
+            format!("{} samples fit, and {refuted} do not; {why}", limit.largest)
+        }
+        Some(refuted) => format!("{refuted} samples do not fit: confirmed by a run"),
+        None => "the whole batch fits with these levers, and is no faster".to_owned(),
+    })
 }
 
 /// Describes how training is spread over several GPUs.
@@ -226,9 +234,11 @@ pub(crate) fn meaning(lever: &PlanLever) -> String {
 fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
     let after = report.chosen.as_ref().filter(|_| report.verdict == Some(PlanVerdict::FitsWithPlan));
     let time = |run: &PlanRun| run.step_ms_estimate.map_or("?".to_owned(), milliseconds);
-    let _ = writeln!(out, "\n{:<16}{:>12}{:>14}", "", "as is", after.map_or("", |_| "with plan"));
+    let head = format!("{:<16}{:>12}{:>14}", "", "as is", after.map_or("", |_| "with plan"));
+    let _ = writeln!(out, "\n{}", head.trim_end());
     let mut row = |name: &str, of: &dyn Fn(&PlanRun) -> String| {
-        let _ = writeln!(out, "  {name:<14}{:>12}{:>14}", of(baseline), after.map_or(String::new(), of));
+        let line = format!("  {name:<14}{:>12}{:>14}", of(baseline), after.map_or(String::new(), of));
+        let _ = writeln!(out, "{}", line.trim_end());
     };
     row("step", &time);
     if after.is_some_and(|run| run.parallel.is_some()) {
@@ -246,11 +256,15 @@ fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
 }
 
 fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
-    if report.pareto.len() < 2 {
+    // Where memory is short, what needs more of it than the script as it is helps nobody.
+    let own = report.baseline.as_ref().map_or(u64::MAX, |own| own.peak.device_upper);
+    let helps = |run: &&PlanRun| run.fits || run.peak.device_upper <= own;
+    let rows: Vec<&PlanRun> = report.pareto.iter().filter(helps).take(MAX_ROWS).collect();
+    if rows.len() < 2 {
         return;
     }
     out.push_str("\nTime against memory: the best trade-offs found\n");
-    for run in report.pareto.iter().take(MAX_ROWS) {
+    for run in &rows {
         let chosen = report.chosen.as_ref().is_some_and(|chosen| {
             chosen.levers == run.levers
                 && chosen.accumulate == run.accumulate
@@ -276,7 +290,7 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
         };
         out.push_str(&canvas.wrapped(&figures, style, &in_short(run)));
     }
-    if report.pareto.iter().take(MAX_ROWS).any(|run| !run.fits && !is_too_big(run, report)) {
+    if rows.iter().any(|run| !run.fits && !is_too_big(run, report)) {
         out.push_str(&canvas.wrapped(
             "  ",
             DIM,
@@ -360,7 +374,7 @@ mod tests {
         };
         assert_eq!(
             sentences(&compared),
-            "its gradients, updates, buffers and optimizer settings are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 in micro-batches of 2; with micro-batch, checkpointing)"
+            "its gradients, updates, buffers and optimizer settings are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 samples, split into micro-batches of 2; with checkpointing)"
         );
         let exact = PatchNumbers { difference: Some(0.0), part: None, ..compared.clone() };
         assert!(

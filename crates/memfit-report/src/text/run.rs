@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{covered, grew_once, growth, not_run, steps, without_folder};
+use super::coverage::{covered, grew_once, growth, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
 use super::{signed_size, size};
 use crate::wire::{AtPeak, CardKind, Oom, PeakEnd, RunReport, Time, Verdict};
@@ -100,7 +100,8 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     ));
     if !report.fixes.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, super::explain::REMEDIES));
-        super::explain::fixes(out, &report.fixes, MAX_FIXES, canvas);
+        let others = report.recording.as_ref().map(|recording| format!("`memfit explain {recording}`"));
+        super::explain::fixes(out, &report.fixes, MAX_FIXES, others.as_deref(), canvas);
     }
 }
 
@@ -120,7 +121,15 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
                 0 => String::new(),
                 upper => format!(": at most {} used", size(upper)),
             };
-            (GOOD, "FITS", format!("for {}, on {place}{used}", what_ran(report)))
+            let growing = growth(report).map_or_else(String::new, |(bytes, steps)| {
+                if grew_once(&report.coverage) {
+                    format!(", but the last step took {} more than the one before", size(bytes))
+                } else {
+                    format!(", but each step takes {} more: full after {steps} more steps", size(bytes))
+                }
+            });
+            let style = if growing.is_empty() { GOOD } else { DOUBT };
+            (style, "FITS", format!("for {}, on {place}{used}{growing}", what_ran(report)))
         }
         Verdict::Oom => {
             let sentence = report.oom.as_ref().map_or_else(
@@ -333,6 +342,9 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
     fact("host", &parts.join(dot));
     fact("covered", &covered(report));
+    if let Some(missing) = not_covered(&report.coverage) {
+        fact("not covered", &missing);
+    }
     for (index, line) in not_run(&report.coverage).iter().enumerate() {
         fact(if index == 0 { "not run" } else { "" }, line);
     }
@@ -485,9 +497,11 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
         } else {
             format!("memory grew by {grown} in each step;")
         };
-        advice.push(format!(
-            "{what} at that rate the GPU is full after {steps} more steps: look for tensors that keep their autograd graph from step to step (`losses.append(loss)`)"
-        ));
+        let line = match &report.recording {
+            Some(recording) => format!("`memfit explain {recording}` names the line that keeps the memory"),
+            None => "`-o run.memfit` saves a recording, and `memfit explain run.memfit` names the line that keeps the memory".to_owned(),
+        };
+        advice.push(format!("{what} at that rate the GPU is full after {steps} more steps. {line}"));
     }
     let full = report.fidelity.remarks().any(|remark| remark.id == Remark::NotCovered.id());
     if !full && (!coverage.evaluation || !coverage.largest_batch) {

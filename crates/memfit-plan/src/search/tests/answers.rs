@@ -11,12 +11,12 @@ fn what_would_be_faster_is_said_of_a_script_that_fits() {
     let answer = search(&mut trial, &limits(40 * GIB, Label::Precision)).unwrap().unwrap();
     assert_eq!(answer.verdict, Verdict::FitsAsIs);
     assert_eq!(answer.chosen.unwrap().candidate, Candidate::as_is());
-    let told = answer.advice.iter().find(|advice| advice.contains("a step would take")).unwrap();
+    let told = answer.advice.iter().find(|advice| advice.contains("a faster step")).unwrap();
     // 64 samples in twelve blocks, half as long under autocast, and 3 ms for the micro-batch.
     assert!(told.contains("771.0 ms instead of 1539.0, with 7.00 GiB"), "{told}");
     // With exact levers alone, nothing is faster.
     let answer = search(&mut trial, &limits(40 * GIB, Label::Exact)).unwrap().unwrap();
-    assert!(!answer.advice.iter().any(|advice| advice.contains("a step would take")), "{:?}", answer.advice);
+    assert!(!answer.advice.iter().any(|advice| advice.contains("a faster step")), "{:?}", answer.advice);
 }
 
 #[test]
