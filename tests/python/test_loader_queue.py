@@ -30,16 +30,49 @@ class Stream(IterableDataset):
 model = torch.nn.Linear(2, 2).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 iterator = iter(DataLoader({data}(), batch_size=1, num_workers={workers}))
-first = iterator._tasks_outstanding
+first = len(iterator._task_info)
 seen, most = [], 0
 for batch in iterator:
     seen.append(batch[0].tolist())
-    most = max(most, iterator._tasks_outstanding)
+    most = max(most, len(iterator._task_info))
     loss = model(batch.to(device).float()).sum()
     loss.backward()
     answer(first=first, seen=seen, most=most)
     optimizer.step()
     optimizer.zero_grad()
+"""
+
+
+# The first batch arrives after the second one, and the queue grows to its full length.
+GROWING = """
+import os
+import memfit_probe.loader_queue
+from torch.utils.data import DataLoader, Dataset
+
+memfit_probe.loader_queue.SHORT_WAIT_NS = 1 << 62
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+SECOND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "second")
+os.mkfifo(SECOND)
+
+class Items(Dataset):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        if index < 2:
+            # Each waits for the other one to open the pipe, and the first one then for the second one's word.
+            with open(SECOND, "r" if index == 0 else "w") as pipe:
+                pipe.read() if index == 0 else pipe.write("here")
+        return torch.tensor([index])
+
+iterator = iter(DataLoader(Items(), batch_size=1, num_workers=3))
+seen, lengths = [], []
+for batch in iterator:
+    seen.append(batch.item())
+    lengths.append(len(iterator._task_info))
+answer(seen=seen, lengths=lengths)
+model = torch.nn.Linear(1, 1).to(device)
+model(torch.ones(1, 1, device=device)).sum().backward()
 """
 
 
@@ -61,3 +94,12 @@ def test_more_workers_than_the_host_has_cpus_for_get_few_batches_at_first(tmp_pa
 @pytest.mark.parametrize(("data", "workers"), [("Items", 1), ("Stream", 3)])
 def test_other_queues_are_as_long_as_the_script_asks_for(data: str, workers: int, tmp_path: Path) -> None:
     assert queue_of(tmp_path, data=data, workers=workers)["first"] == 2 * workers
+
+
+def test_a_queue_grows_to_its_length_with_batches_that_arrive_before_their_turn(tmp_path: Path) -> None:
+    answer = on_device(GROWING, tmp_path)
+    assert answer.status == 0, answer.output
+    assert answer.said["seen"] == list(range(60))
+    lengths = answer.said["lengths"]
+    assert (lengths[0], max(lengths)) == (2, 6)
+    assert lengths[:40] == sorted(lengths[:40])

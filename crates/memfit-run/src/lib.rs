@@ -147,7 +147,7 @@ impl Outcome {
         verdict::depends_on_numbers(request, &self.facts, self.tested) || self.depends_on_sizes(request)
     }
 
-    /// Returns `true` if it ran to its end, and only sizes that only a GPU can compute leave the verdict open.
+    /// Returns `true` if it ran to its end, and only sizes that a GPU would compute leave the verdict open.
     pub fn depends_on_sizes(&self, request: &Request) -> bool {
         self.facts.oom.is_none() && verdict::depends_on_sizes(request, &self.facts, self.tested)
     }

@@ -237,8 +237,14 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
         if caused {
             "exception-after-change".clone_into(&mut problem.kind);
             let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
-            problem.hint =
-                Some(format!("on a real GPU the script may continue: `--gpu local` runs it on one{fewer}"));
+            let real = if facts.cause.sampled && request.synthetic.data.is_some() {
+                "with a few real samples where the script looks for them, nothing is made up; and "
+            } else {
+                ""
+            };
+            problem.hint = Some(format!(
+                "{real}on a real GPU the script may continue: `--gpu local` runs it on one{fewer}"
+            ));
         }
     }
     if let Some(problem) = &mut problem {

@@ -42,8 +42,8 @@ class LoaderQueues:
             if not queues.is_limited(self):
                 original(self)
                 return
-            limit = min(queues.limits[self], longest(self))
-            while self._tasks_outstanding < limit:
+            # Also batches that arrived before their turn: PyTorch asks for another one when their turn comes.
+            while len(self._task_info) < queues.limits[self]:
                 before = self._send_idx
                 original(self)
                 if self._send_idx == before:

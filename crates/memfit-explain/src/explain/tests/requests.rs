@@ -396,3 +396,41 @@ fn what_a_leak_keeps_is_not_saved_by_remedies_for_a_step() {
     assert_eq!(saves(Lever::AutocastBf16), Some(128 * MIB));
     assert_eq!(saves(Lever::Checkpointing), Some(128 * MIB));
 }
+
+/// What autocast saves of activations of these operations, in MiB, or `None` if it is not offered.
+fn saved_by_autocast(operations: &[(&str, &str)]) -> Option<u64> {
+    let mut run = Growing::default();
+    let placed = run.stack(&PLACED);
+    run.alloc(placed, MIB, MIB);
+    let mut last = placed;
+    for (file, name) in operations {
+        let frames = [(*file, *name, 7), MODULE, ("train.py", "train", 5)];
+        last = run.stack(&frames);
+        run.alloc(last, 256 * MIB, 256 * MIB);
+    }
+    let limit = (256 * operations.len() as u64 + 100) * MIB;
+    let explanation = explained(&run.fail(last, 256 * MIB), Some(limit), "").unwrap();
+    assert_eq!(explanation.cause, Cause::TooBig, "{:?}", explanation.considered);
+    let fix = explanation.fixes.iter().find(|fix| fix.lever == Lever::AutocastBf16);
+    fix.map(|fix| fix.saves / MIB)
+}
+
+#[test]
+fn autocast_halves_what_no_operation_in_32_bits_makes_or_saves() {
+    const FUNCTIONS: &str = "/v/site-packages/torch/nn/functional.py";
+    let conv = ("/v/site-packages/torch/nn/modules/conv.py", "_conv_forward");
+    let linear = ("/v/site-packages/torch/nn/modules/linear.py", "forward");
+    let batch_norm = (FUNCTIONS, "batch_norm");
+    let [group_norm, layer_norm, relu, gelu] =
+        ["group_norm", "layer_norm", "relu", "gelu"].map(|name| (FUNCTIONS, name));
+    for (operations, saved) in [
+        (vec![conv, batch_norm, relu, conv], Some(512)),
+        // The normalisation saves its input in 32 bits; ReLU its result, of which the convolution has a copy.
+        (vec![conv, relu, conv, relu], Some(512)),
+        (vec![group_norm, relu, conv, group_norm, relu], None),
+        // What a layer norm hands to a linear layer is saved in 16 bits, its own input in 32.
+        (vec![linear, layer_norm, linear, gelu, linear], Some(512)),
+    ] {
+        assert_eq!(saved_by_autocast(&operations), saved, "{operations:?}");
+    }
+}
