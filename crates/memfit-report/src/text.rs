@@ -43,6 +43,16 @@ pub use watch::watch;
 
 pub use memfit_vocabulary::format_size as size;
 
+/// Name of a module in a text.
+fn module_name(name: &str) -> String {
+    match name.as_bytes() {
+        [] => "(the model itself)".to_owned(),
+        // A child of an `nn.Sequential`: a bare number would not be recognised as a module.
+        [b'0'..=b'9', ..] => format!("model.{name}"),
+        _ => name.to_owned(),
+    }
+}
+
 /// Formats a number for people, with commas between thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

@@ -7,7 +7,7 @@ use memfit_explain::{NO_FIGURES, NO_HISTORY};
 use memfit_vocabulary::{Cause, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::{count, size};
+use super::{count, module_name, size};
 use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, Verdict};
 
 const SIZE: usize = 11;
@@ -274,8 +274,8 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
                 module.children.iter().map(move |line| {
                     let known = |name: &str| !name.starts_with('(');
                     let name = match (known(&module.name), known(&line.name)) {
-                        (true, true) => format!("{}  {}", module.name, line.name),
-                        (true, false) => module.name.clone(),
+                        (true, true) => format!("{}  {}", module_name(&module.name), line.name),
+                        (true, false) => module_name(&module.name),
                         _ => line.name.clone(),
                     };
                     (line.bytes, name)

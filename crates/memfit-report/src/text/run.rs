@@ -8,7 +8,7 @@ use memfit_vocabulary::{Category, Phase, Remark};
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{covered, grew_once, growth, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
-use super::{signed_size, size};
+use super::{module_name, signed_size, size};
 use crate::wire::{AtPeak, CardKind, Oom, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
@@ -174,7 +174,9 @@ fn what_ran(report: &RunReport) -> String {
 
 /// Location in the training at which an out-of-memory error was raised.
 fn place_of(oom: &Oom) -> String {
-    let module = oom.module.as_ref().map(|module| format!(" of `{module}`")).unwrap_or_default();
+    let module = oom.module.as_deref().filter(|module| !module.is_empty());
+    let module = module.map(|module| format!(" of `{}`", module_name(module)));
+    let module = module.unwrap_or_default();
     format!("in step {}, {}{module}", oom.step, phase(oom.phase))
 }
 
@@ -271,13 +273,7 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     }
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
     for module in peak.modules.iter().take(MAX_MODULES) {
-        let name = match module.name.as_bytes() {
-            [] => "(the model itself)".to_owned(),
-            // A child of an `nn.Sequential`: a bare number would not be recognised as a module.
-            [b'0'..=b'9', ..] => format!("model.{}", module.name),
-            _ => module.name.clone(),
-        };
-        let name = canvas.shortened(&name, room);
+        let name = canvas.shortened(&module_name(&module.name), room);
         let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
     }
 }

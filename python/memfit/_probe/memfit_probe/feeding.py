@@ -28,15 +28,15 @@ class Feed:
         self.waited = 0
         self.since = self.until = 0
         self.on_card = False
-        self.shortened = False
+        self.is_short = False
 
-    def given(self, began, ended, batch, shortened):
-        """Record when a batch was requested and when it arrived. `shortened` is `True` if the workers had
+    def given(self, began, ended, batch, is_short):
+        """Record when a batch was requested and when it arrived. `is_short` is `True` if the workers had
         fewer batches under way than the script asks for.
         """
         if self.batches == 0:
             self.on_card = on_card(batch)
-        self.shortened |= shortened
+        self.is_short |= is_short
         self.batches += 1
         if self.batches <= self.ahead:
             self.since = ended
@@ -47,7 +47,7 @@ class Feed:
 
     def period(self):
         """Return the nanoseconds that the loader needs per batch; None if they are unknown."""
-        if self.on_card or self.shortened or not self.counted:
+        if self.on_card or self.is_short or not self.counted:
             # The virtual GPU computes nothing, so the time of work on it is unknown. So is the speed of more
             # workers than are at work.
             return None
@@ -86,13 +86,13 @@ class Feeding:
         if self.asked and self.any is None:
             self.any = loader
 
-    def given(self, iterator, began, ended, batch, shortened):
+    def given(self, iterator, began, ended, batch, is_short):
         """Record a batch from a loader."""
         try:
             feed = self.feeds.get(iterator)
             if feed is None:
                 feed = self.feeds[iterator] = Feed(iterator)
-            feed.given(began, ended, batch, shortened)
+            feed.given(began, ended, batch, is_short)
         except Exception as error:
             self.session.remark("probe-failed", error, where="in a data loader's iteration")
 

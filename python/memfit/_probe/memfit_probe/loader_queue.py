@@ -39,11 +39,12 @@ class LoaderQueues:
 
         @functools.wraps(original)
         def _try_put_index(self):
-            if not queues.is_limited(self):
+            limit = queues.limit_of(self)
+            if limit is None:
                 original(self)
                 return
             # Also batches that arrived before their turn: PyTorch asks for another one when their turn comes.
-            while len(self._task_info) < queues.limits[self]:
+            while len(self._task_info) < limit:
                 before = self._send_idx
                 original(self)
                 if self._send_idx == before:
@@ -51,24 +52,25 @@ class LoaderQueues:
 
         iterator_class._try_put_index = _try_put_index
 
-    def is_limited(self, iterator):
-        """Return `True` if an iterator's queue is shorter than the script asks for."""
+    def limit_of(self, iterator):
+        """Return the number of batches that an iterator may have under way; None if it is the script's."""
         if iterator not in self.limits:
-            by_cpus = PER_CPU * len(os.sched_getaffinity(0))
-            whole = longest(iterator)
-            self.limits[iterator] = by_cpus if iterator._dataset_kind == self.kind else whole
-        return self.limits[iterator] < longest(iterator)
+            limit = PER_CPU * len(os.sched_getaffinity(0))
+            short = limit < longest(iterator) and iterator._dataset_kind == self.kind
+            self.limits[iterator] = limit if short else None
+        return self.limits[iterator]
 
     def arrived(self, iterator, waited):
         """Record how long the script waited for a batch, in nanoseconds."""
-        if waited < SHORT_WAIT_NS and iterator in self.limits:
+        if waited < SHORT_WAIT_NS and self.is_short(iterator):
             self.limits[iterator] += 1
 
-    def shortened(self, iterator):
-        """Return `True` if an iterator had fewer batches under way than the script asks for."""
-        return iterator in self.limits and self.is_limited(iterator)
+    def is_short(self, iterator):
+        """Return `True` if an iterator has fewer batches under way than the script asks for."""
+        limit = self.limits.get(iterator)
+        return limit is not None and limit < longest(iterator)
 
 
 def longest(iterator):
-    """Return the number of batches that an iterator may have under way."""
+    """Return the number of batches that an iterator has under way in the script."""
     return iterator._prefetch_factor * iterator._num_workers

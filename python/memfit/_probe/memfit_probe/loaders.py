@@ -83,7 +83,7 @@ class Loaders:
             if kept is not None:
                 kept.given(self, allocations, took, batch)
             loaders.queues.arrived(self, took[1] - took[0])
-            loaders.feeding.given(self, *took, batch, loaders.queues.shortened(self))
+            loaders.feeding.given(self, *took, batch, loaders.queues.is_short(self))
             loaders.given(self)
             return loaders.arrived(batch)
 
