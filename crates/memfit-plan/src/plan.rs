@@ -4,6 +4,7 @@ use memfit_vocabulary::{Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::Setting;
+use crate::trial::Candidate;
 
 /// Levers that make training fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -108,6 +109,18 @@ impl Plan {
     /// Plan without changes.
     pub fn as_is() -> Self {
         Self { accumulate: 1, ..Self::default() }
+    }
+
+    /// Formats its levers in few words.
+    pub fn describe(&self) -> String {
+        let candidate = Candidate {
+            parallel: self.parallel,
+            micro_batch: self.micro_batch,
+            accumulate: self.accumulate,
+            settings: self.levers.clone(),
+            ..Candidate::as_is()
+        };
+        candidate.describe()
     }
 
     /// Setting of a lever, if the plan contains it.

@@ -62,6 +62,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
             .filter(|_| facts.oom.is_some())
             .map(|found| found.explanation.cause),
         fixes: outcome.diagnosis.as_ref().map(Diagnosis::wire).unwrap_or_default(),
+        plan: None,
         problem,
         device,
     }
@@ -108,6 +109,7 @@ pub fn failure(problem: Problem, device: DeviceInfo, command: Vec<String>) -> Ru
         script: Script { command: crate::without_secrets(command), ..Script::default() },
         cause: None,
         fixes: Vec::new(),
+        plan: None,
         problem: Some(problem),
     }
 }

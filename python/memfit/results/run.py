@@ -77,6 +77,8 @@ class RunReport(RunQuestions):
     """The recording that was saved."""
     script: Script
     """Outcome of the script itself."""
+    plan: str | None = None
+    """The plan that was applied, with its levers."""
     problem: Problem | None = None
     """Reason for the verdict `error` or `unknown`."""
 

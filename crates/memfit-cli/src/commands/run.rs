@@ -26,14 +26,15 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
         count: args.gpu.as_ref().map_or(1, |gpu| gpu.count),
         kind: CardKind::Virtual,
     };
-    let plan = args.plan.clone();
+    let file = args.plan.clone();
     let outcome = request(args, settings).and_then(|request| {
         device = request.card.info();
-        let plan = plan.as_deref().map(Plan::read).transpose()?;
+        let plan = file.as_deref().map(Plan::read).transpose()?;
         let outcome = memfit_run::perform(&request, home, printer)?;
         show_failure(&request, &outcome, printer);
         let mut report = memfit_run::report(&request, &outcome);
-        if let Some(plan) = plan {
+        if let (Some(plan), Some(file)) = (plan, &file) {
+            report.plan = Some(format!("{}: {}", file.display(), plan.describe()));
             let differences = plan.made_for.differs(&here(&report, &plan));
             for difference in &differences {
                 report

@@ -129,7 +129,8 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
                 }
             });
             let style = if growing.is_empty() { GOOD } else { DOUBT };
-            (style, "FITS", format!("for {}, on {place}{used}{growing}", what_ran(report)))
+            let plan = if report.plan.is_some() { "with the plan, " } else { "" };
+            (style, "FITS", format!("{plan}for {}, on {place}{used}{growing}", what_ran(report)))
         }
         Verdict::Oom => {
             let sentence = report.oom.as_ref().map_or_else(
@@ -337,6 +338,9 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         parts.push(format!("{} in /dev/shm", size(host.shared_memory)));
     }
     fact("host", &parts.join(dot));
+    if let Some(plan) = &report.plan {
+        fact("plan", plan);
+    }
     fact("covered", &covered(report));
     if let Some(missing) = not_covered(&report.coverage) {
         fact("not covered", &missing);

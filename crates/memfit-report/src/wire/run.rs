@@ -58,6 +58,9 @@ pub struct RunReport {
     pub recording: Option<String>,
     /// Outcome of the script itself.
     pub script: Script,
+    /// The plan that was applied, with its levers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
     /// Reason for the verdict `error` or `unknown`.
     pub problem: Option<Problem>,
 }

@@ -107,6 +107,7 @@ pub(crate) fn fits() -> RunReport {
         torch: Some("2.15.0+cu132".to_owned()),
         recording: None,
         script: Script { command: vec!["python".to_owned(), "train.py".to_owned()], ..Script::default() },
+        plan: None,
         problem: None,
         cause: None,
         fixes: Vec::new(),
