@@ -37,7 +37,7 @@ TABLE = ROOT / "measurements/arm64.md"
 INSIDE = ("env", "--chdir=/memfit", "PYTHONPATH=/site", "python3", "-m", "memfit")
 # Emulated, everything takes ten to thirty times as long.
 RUN_TIMEOUT = 3600
-TEST_TIMEOUT = 300
+TEST_TIMEOUT = 1800
 # These read only sources, which are the same for every CPU architecture.
 NOT_RUN = {"memfit-tidy"}
 # First those that depend on the CPU architecture.

@@ -136,7 +136,7 @@ def make_root(root: Path) -> None:
     except (StopIteration, OSError, subprocess.CalledProcessError):
         # debootstrap knows one itself.
         mirror = []
-    options = ["--arch=arm64", "--variant=minbase", "--include=python3,libgomp1"]
+    options = ["--arch=arm64", "--variant=minbase", "--include=python3,libgomp1,git"]
     if subprocess.run(["debootstrap", *options, SUITE, str(root), *mirror], check=False).returncode:
         sys.exit(
             f"debootstrap makes no {SUITE} for ARM out of {mirror[0] if mirror else 'its own mirror'}: {root}/debootstrap/debootstrap.log says why (a mirror that cannot be reached, or no debian-archive-keyring: `apt-get install debian-archive-keyring`)"

@@ -111,7 +111,9 @@ def test_a_plan_fits_when_it_is_run_and_one_sample_more_does_not():
     assert baseline["peak"]["device_upper"] > report["budget"] >= chosen["peak"]["device_upper"]
     assert chosen["micro_batch"] * chosen["micro_batches_per_step"] >= 48
     assert chosen["accumulate"] == 1
-    assert again(folder, report["budget"]).status == 0
+    fits = again(folder, report["budget"])
+    assert fits.status == 0
+    assert fits.report["plan"].startswith(f"{folder}/memfit.plan.toml: micro-batch {chosen['micro_batch']}")
     limit = report["limit"]
     if limit is not None and limit["refuted"] is not None:
         assert limit["refuted"] == limit["largest"] + 1

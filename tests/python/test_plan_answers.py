@@ -130,3 +130,12 @@ def test_a_patch_with_other_gradients_states_the_difference():
     assert numbers["equal"] is False, numbers
     assert numbers["difference"] > 1e-3
     assert numbers["parameter"]
+
+
+def test_a_training_that_ends_after_two_steps_has_a_time_for_each_candidate():
+    # The time of micro-batches that are left out follows from three steps.
+    short = LOADER.replace("(300, 1024", "(96, 1024").replace("range(3)", "range(1)")
+    _, run = planned(short, "--memory", "700MiB", "--allow", "rounding")
+    assert run.report["verdict"] == "fits-with-plan", run.stderr
+    assert run.report["chosen"]["micro_batches_per_step"] > 3
+    assert all(each["step_ms_estimate"] is not None for each in run.report["pareto"])
