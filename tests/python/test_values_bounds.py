@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,30 @@ def test_a_verdict_that_depends_on_a_size_has_an_interval_of_peaks(tmp_path: Pat
     assert (lower["out_of_memory"], upper["out_of_memory"]) == (False, True)
     assert lower["completed"]
     assert lower["device_upper"] <= report["device"]["capacity"]
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict", "kind"),
+    [
+        ("print(f'{100 * right.item() / 400:.2f} %')", "fits", None),
+        ("more = torch.empty(right.item(), 1024, device=device)", "unknown", "size-read-back"),
+    ],
+)
+def test_where_memory_is_tight_a_count_matters_only_if_it_becomes_a_size(
+    use: str, verdict: str, kind: str | None, tmp_path: Path
+) -> None:
+    code = f"""
+    held = torch.zeros(2300 << 20, dtype=torch.uint8, device=device)
+    right = (torch.randn(400, 10, device=device).argmax(1) == 0).sum()
+    {use}
+    """
+    start = functools.partial(through_memfit, options=("--memory", "3GiB"))
+    answer = on_device(code, tmp_path, start=start)
+    free = answer.report["headroom"] / answer.report["device"]["capacity"]
+    assert 0 < free < 0.1
+    problem = answer.report["problem"]
+    assert (answer.report["verdict"], problem and problem["kind"]) == (verdict, kind), answer.output
+    assert answer.output.count("with computed sizes at their lower bound") >= 1
 
 
 def test_generation_ends_where_the_policy_says(tmp_path: Path) -> None:

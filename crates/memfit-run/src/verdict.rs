@@ -11,7 +11,7 @@
 //! The verdict becomes `unknown` if something that is not modelled could change it:
 //!
 //! * `oom`, after a size that only a GPU can compute was read as its upper bound, unless a second run with
-//!   lower bounds makes the same allocations, or runs out of memory as well;
+//!   lower bounds runs out of memory as well;
 //! * `fits`, after a size was read for which the arguments give no bound;
 //! * `fits`, after numbers that only a GPU can compute were read as zero, if a second run with another number
 //!   allocates differently, or was stopped before its end;

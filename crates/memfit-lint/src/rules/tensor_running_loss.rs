@@ -1,11 +1,13 @@
 //! # tensor-running-loss
 //!
 //! ## What it does
-//! Finds running sums, means and lists of losses that remain tensors with a graph: in variables, in meters of
-//! the project or of timm, in containers that a function gets from the loop that calls it, and in tensors
-//! that grow by concatenation, in attributes to which each step adds, in dictionaries, and by functions that
-//! average. Meters may be held by a logger, and get the loss by a keyword. Values that are computed from a
-//! loss count as well.
+//! Finds losses that are summed, averaged or collected while they still have their autograd graph:
+//!
+//! - `total += loss`, `self.total += loss`, `total["loss"] += loss`;
+//! - `losses.append(loss)`, also into a list that the caller passes, and `losses = torch.cat([losses, ...])`;
+//! - `meter.update(loss)`, with meters of the project, of timm or of a logger.
+//!
+//! Values that are computed from a loss count as well.
 //!
 //! ## Why
 //! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. The sum keeps a chain of
