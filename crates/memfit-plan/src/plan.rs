@@ -4,7 +4,6 @@ use memfit_vocabulary::{Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::Setting;
-use crate::trial::Candidate;
 
 /// Levers that make training fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +30,35 @@ pub struct Plan {
     /// Measured result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
+}
+
+/// Formats levers in few words.
+pub(crate) fn describe(
+    parallel: Option<Parallel>,
+    micro_batch: Option<u64>,
+    accumulate: u64,
+    settings: &[Setting],
+) -> String {
+    let mut parts = Vec::new();
+    parts.extend(parallel.map(|parallel| parallel.to_string()));
+    if let Some(micro_batch) = micro_batch {
+        parts.push(format!("micro-batch {micro_batch}"));
+    }
+    if accumulate > 1 {
+        parts.push(format!("{accumulate} batches a step"));
+    }
+    parts.extend(settings.iter().map(|setting| match &setting.value {
+        Value::Names(names) => {
+            let blocks = if names.len() == 1 { "block" } else { "blocks" };
+            format!("{} of {} {blocks}", setting.lever, names.len())
+        }
+        Value::Switch(true) => setting.lever.name().to_owned(),
+        value => match setting.lever.declaration().unit {
+            "" => format!("{} {value}", setting.lever),
+            unit => format!("{} {value} {unit}", setting.lever),
+        },
+    }));
+    if parts.is_empty() { "as it is".to_owned() } else { parts.join(", ") }
 }
 
 /// Environment that a plan was made for.
@@ -113,14 +141,7 @@ impl Plan {
 
     /// Formats its levers in few words.
     pub fn describe(&self) -> String {
-        let candidate = Candidate {
-            parallel: self.parallel,
-            micro_batch: self.micro_batch,
-            accumulate: self.accumulate,
-            settings: self.levers.clone(),
-            ..Candidate::as_is()
-        };
-        candidate.describe()
+        describe(self.parallel, self.micro_batch, self.accumulate, &self.levers)
     }
 
     /// Setting of a lever, if the plan contains it.

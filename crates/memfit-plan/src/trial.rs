@@ -2,7 +2,7 @@
 
 use memfit_vocabulary::{Bound, Harm, Label, Lever, Parallel, Training, Value};
 
-use crate::plan::Expected;
+use crate::plan::{Expected, describe};
 use crate::setting::Setting;
 
 /// Candidate to try.
@@ -52,26 +52,7 @@ impl Candidate {
 
     /// Describes the candidate in a few words.
     pub fn describe(&self) -> String {
-        let mut parts = Vec::new();
-        parts.extend(self.parallel.map(|parallel| parallel.to_string()));
-        if let Some(micro_batch) = self.micro_batch {
-            parts.push(format!("micro-batch {micro_batch}"));
-        }
-        if self.accumulate > 1 {
-            parts.push(format!("{} batches a step", self.accumulate));
-        }
-        parts.extend(self.settings.iter().map(|setting| match &setting.value {
-            Value::Names(names) => {
-                let blocks = if names.len() == 1 { "block" } else { "blocks" };
-                format!("{} of {} {blocks}", setting.lever, names.len())
-            }
-            Value::Switch(true) => setting.lever.name().to_owned(),
-            value => match setting.lever.declaration().unit {
-                "" => format!("{} {value}", setting.lever),
-                unit => format!("{} {value} {unit}", setting.lever),
-            },
-        }));
-        if parts.is_empty() { "as it is".to_owned() } else { parts.join(", ") }
+        describe(self.parallel, self.micro_batch, self.accumulate, &self.settings)
     }
 }
 
