@@ -59,17 +59,21 @@ class Items(Dataset):
         return 60
 
     def __getitem__(self, index):
-        if index < 2:
+        if index < 2 and not os.path.exists(SECOND + " done"):
             # Each waits for the other one to open the pipe, and the first one then for the second one's word.
             with open(SECOND, "r" if index == 0 else "w") as pipe:
                 pipe.read() if index == 0 else pipe.write("here")
+            if index == 0:
+                open(SECOND + " done", "w").close()
         return torch.tensor([index])
 
-iterator = iter(DataLoader(Items(), batch_size=1, num_workers=3))
+loader = DataLoader(Items(), batch_size=1, num_workers=3{options})
 seen, lengths = [], []
-for batch in iterator:
-    seen.append(batch.item())
-    lengths.append(len(iterator._task_info))
+for epoch in range(2):
+    iterator = iter(loader)
+    for batch in iterator:
+        seen.append(batch.item())
+        lengths.append(len(iterator._task_info))
 answer(seen=seen, lengths=lengths)
 model = torch.nn.Linear(1, 1).to(device)
 model(torch.ones(1, 1, device=device)).sum().backward()
@@ -96,10 +100,17 @@ def test_other_queues_are_as_long_as_the_script_asks_for(data: str, workers: int
     assert queue_of(tmp_path, data=data, workers=workers)["first"] == 2 * workers
 
 
-def test_a_queue_grows_to_its_length_with_batches_that_arrive_before_their_turn(tmp_path: Path) -> None:
-    answer = on_device(GROWING, tmp_path)
+@pytest.mark.parametrize("options", ["", ", persistent_workers=True", ", in_order=False"])
+def test_a_queue_grows_to_its_length_with_batches_that_arrive_before_their_turn(
+    options: str, tmp_path: Path
+) -> None:
+    answer = on_device(GROWING.replace("{options}", options), tmp_path)
     assert answer.status == 0, answer.output
-    assert answer.said["seen"] == list(range(60))
+    epochs = [answer.said["seen"][:60], answer.said["seen"][60:]]
     lengths = answer.said["lengths"]
-    assert (lengths[0], max(lengths)) == (2, 6)
-    assert lengths[:40] == sorted(lengths[:40])
+    assert [sorted(epoch) for epoch in epochs] == [list(range(60))] * 2
+    assert max(lengths) == 6
+    if "in_order" not in options:
+        assert epochs == [list(range(60))] * 2
+        assert lengths[0] == 2
+        assert lengths[:40] == sorted(lengths[:40])

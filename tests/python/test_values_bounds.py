@@ -116,6 +116,8 @@ def test_a_verdict_that_depends_on_a_size_has_an_interval_of_peaks(tmp_path: Pat
     [
         ("print(f'{100 * right.item() / 400:.2f} %')", "fits", None),
         ("more = torch.empty(right.item(), 1024, device=device)", "unknown", "size-read-back"),
+        # As large with all as with none.
+        ("k = right.item(); more = torch.empty(min(3 * k, 400 - k), 1024, device=device)", "unknown", None),
     ],
 )
 def test_where_memory_is_tight_a_count_matters_only_if_it_becomes_a_size(
@@ -130,9 +132,10 @@ def test_where_memory_is_tight_a_count_matters_only_if_it_becomes_a_size(
     answer = on_device(code, tmp_path, start=start)
     free = answer.report["headroom"] / answer.report["device"]["capacity"]
     assert 0 < free < 0.1
-    problem = answer.report["problem"]
-    assert (answer.report["verdict"], problem and problem["kind"]) == (verdict, kind), answer.output
-    assert answer.output.count("with computed sizes at their lower bound") >= 1
+    assert answer.report["verdict"] == verdict, answer.output
+    if kind is not None:
+        assert answer.report["problem"]["kind"] == kind
+    assert answer.output.count("running again, with other computed sizes") == 1
 
 
 def test_generation_ends_where_the_policy_says(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ pub struct OtherValues {
     /// How often a condition is inverted at each place. A loop may wait for it.
     #[serde(default)]
     pub times: u32,
-    /// `true` if sizes have their lower bound, whatever the policy is.
+    /// Position of sizes between their bounds, whatever the policy is.
     #[serde(default)]
-    pub lower_sizes: bool,
+    pub sizes: Option<ValuePolicy>,
 }
 
 /// Conditions that a repeated run inverts.

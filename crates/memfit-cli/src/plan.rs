@@ -114,6 +114,7 @@ impl<'a> Tries<'a> {
         self.rehearsal.run_all();
         // The outcomes with one process do not apply to all of them.
         self.known.clear();
+        self.sizes_settled = None;
     }
 
     /// Outcome of a candidate on the GPU with all processes.
@@ -157,28 +158,32 @@ impl<'a> Tries<'a> {
     /// The report on a run, with further runs if it depends on values that only a GPU can compute.
     fn run_settled(&mut self, request: &Request) -> Result<RunReport, CliError> {
         let mut outcome = self.rehearsal.run(request)?;
-        self.settle_sizes(request, &mut outcome)?;
         self.rehearsal.test_values(request, &Changes::default(), false, &mut outcome)?;
         Ok(report(request, &outcome))
     }
 
     /// Settles whether sizes that only a GPU can compute have an effect, once for all candidates: a script
-    /// that only reports them does so with each.
-    fn settle_sizes(&mut self, request: &Request, outcome: &mut memfit_run::Outcome) -> Result<(), CliError> {
+    /// that only reports them does so with each. Returns `true` if another candidate settled it: then the
+    /// chosen plan is tested by itself.
+    fn settle_sizes(
+        &mut self,
+        request: &Request,
+        who: Who,
+        outcome: &mut memfit_run::Outcome,
+    ) -> Result<bool, CliError> {
         if !outcome.depends_on_sizes(request) {
-            return Ok(());
-        }
-        if self.sizes_settled.is_none() {
-            self.progress.draw("running again, with computed sizes at their lower bound");
-            let tested = self.rehearsal.test_sizes(request, &Changes::default(), false, outcome);
-            self.progress.clear();
-            tested?;
-            self.sizes_settled = Some(outcome.clone());
+            return Ok(false);
         }
         if let Some(settled) = &self.sizes_settled {
             outcome.settle_sizes_as(settled);
+            return Ok(true);
         }
-        Ok(())
+        self.progress.draw("running again, with other computed sizes");
+        let tested = self.rehearsal.test_sizes(request, &Changes::default(), who == Who::All, outcome);
+        self.progress.clear();
+        tested?;
+        self.sizes_settled = Some(outcome.clone());
+        Ok(false)
     }
 
     fn request(&self, candidate: &Candidate, card: Card) -> Request {
@@ -279,7 +284,7 @@ impl Tries<'_> {
         if outcome.facts.ended == Ended::Interrupted {
             return Ok(None);
         }
-        self.settle_sizes(&request, &mut outcome)?;
+        let settled_by_another = self.settle_sizes(&request, who, &mut outcome)?;
         let report = report(&request, &outcome);
         self.torch = self.torch.take().or_else(|| report.torch.clone());
         let as_is = *candidate == Candidate::as_is();
@@ -321,7 +326,7 @@ impl Tries<'_> {
             candidate: candidate.clone(),
             on_card: room == Room::Budget,
             at_peak: report.at_peak.clone(),
-            depends_on_values: outcome.depends_on_values(&request),
+            depends_on_values: settled_by_another || outcome.depends_on_values(&request),
         });
         let completed =
             outcome.facts.oom.is_none() && matches!(outcome.facts.ended, Ended::Complete | Ended::Exited(0));

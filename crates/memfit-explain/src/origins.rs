@@ -205,8 +205,7 @@ const FULL_PRECISION: &[&str] = &[
 ];
 
 /// Functions of `torch.nn.functional` that save their result for the backward pass.
-const SAVE_RESULT: &[&str] =
-    &["relu", "leaky_relu", "elu", "celu", "softmax", "log_softmax", "sigmoid", "tanh"];
+const SAVE_RESULT: &[&str] = &["relu", "softmax", "log_softmax", "sigmoid", "tanh"];
 
 /// Precision that a library frame stands for under autocast.
 fn cast(file: &str, name: &str) -> Cast {

@@ -95,7 +95,7 @@ use self::numbers::Numbers;
 use self::preflight::Torch;
 use self::remedies::Diagnosis;
 use self::stage::Stage;
-use self::tested::{LowerSizes, Tested};
+use self::tested::{OtherSizes, Tested};
 
 /// Version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -190,7 +190,8 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         recording: request.output.clone(),
         ..Outcome::new(first.facts)
     };
-    runner.test_values(request, policy, &Changes::default(), &mut outcome)?;
+    let interval = request.sizes == Sizes::Both;
+    runner.test_values(request, policy, &Changes::default(), interval, &mut outcome)?;
     remedies::prove(request, &mut outcome, &runner, policy)?;
     let trials = outcome.diagnosis.as_ref().map(Diagnosis::trials).unwrap_or_default();
     if let Some(path) = request.output.as_deref().filter(|_| !trials.is_empty() && !request.confidential) {
@@ -222,11 +223,13 @@ impl Runner<'_> {
 
     /// Tests whether the verdict depends on assumed values, by further runs with other ones. A script that
     /// draws random sizes allocates differently each time; in that case two seeded runs are compared.
+    /// `interval` is `true` if the peak with the smallest sizes is wanted as well.
     fn test_values(
         &self,
         request: &Request,
         values: ValuePolicy,
         changes: &Changes,
+        interval: bool,
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
         let trial = verdict::repeat_request(request, &outcome.facts);
@@ -237,14 +240,14 @@ impl Runner<'_> {
             further.add(facts.ended, facts.coverage().not_run);
             Ok(facts)
         };
-        let wants_interval = request.sizes == Sizes::Both
-            && !request.card.is_local()
-            && verdict::has_size_read_back(&outcome.facts);
-        if wants_interval || verdict::depends_on_sizes(request, &outcome.facts, outcome.tested) {
-            self.console.remark("running again, with computed sizes at their lower bound");
-            let (found, lower) = LowerSizes::test(&outcome.facts, &mut run)?;
+        if verdict::depends_on_sizes(request, &outcome.facts, outcome.tested) {
+            self.console.remark("running again, with other computed sizes");
+            let (found, lower) = OtherSizes::test(&outcome.facts, &mut run)?;
             outcome.tested.sizes = found;
             outcome.lower = Some(lower);
+        } else if interval && verdict::has_size_read_back(&outcome.facts) && !request.card.is_local() {
+            self.console.remark("running again, with computed sizes at their lower bound");
+            outcome.lower = Some(OtherSizes::lower(&mut run)?);
         }
         if verdict::depends_on_numbers(request, &outcome.facts, outcome.tested) {
             self.console

@@ -1,6 +1,6 @@
 //! Effect of assumed values, measured by further runs with other values.
 
-use memfit_channel::{Inverted, OtherValues};
+use memfit_channel::{Inverted, OtherValues, ValuePolicy};
 use memfit_report::remarks::Stake;
 
 use crate::RunError;
@@ -74,7 +74,7 @@ impl Numbers {
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let lower = run(OtherValues { lower_sizes: true, ..OtherValues::default() })?;
+        let lower = run(OtherValues { sizes: Some(ValuePolicy::LOWER), ..OtherValues::default() })?;
         let found = Self::compare_conditions(assumed, &lower);
         if matches!(found, Self::Harmless | Self::Unfinished) {
             return Ok(found);

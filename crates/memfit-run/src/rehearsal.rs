@@ -16,7 +16,7 @@ use crate::numbers::Numbers;
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
 use crate::stage::{Changes, Stage};
-use crate::tested::LowerSizes;
+use crate::tested::OtherSizes;
 use crate::verdict;
 use crate::{Card, Machine, Outcome, Request, facts, recording, script, watch};
 use crate::{Console, Home, Interrupt, RunError};
@@ -120,7 +120,7 @@ impl<'a> Rehearsal<'a> {
     ) -> Result<(), RunError> {
         if outcome.depends_on_sizes(request) {
             let run = self.runs_with_others(request, changes, all, outcome);
-            let (found, lower) = LowerSizes::test(&outcome.facts, run)?;
+            let (found, lower) = OtherSizes::test(&outcome.facts, run)?;
             outcome.tested.sizes = found;
             outcome.lower = Some(lower);
         }

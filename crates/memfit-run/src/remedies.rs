@@ -169,7 +169,7 @@ pub(crate) fn prove(
         let interrupted = facts.ended == Ended::Interrupted;
         let mut tried_outcome = Outcome::new(facts);
         if !interrupted {
-            runner.test_values(&trial.request, policy, &trial.changes, &mut tried_outcome)?;
+            runner.test_values(&trial.request, policy, &trial.changes, false, &mut tried_outcome)?;
         }
         let facts = &tried_outcome.facts;
         let verdict = verdict::judge_run(&trial.request, facts, tried_outcome.tested).0;

@@ -78,8 +78,8 @@ impl Stage {
         let mut setup = setup(request, overhead.as_ref(), values);
         setup.stacks |= changes.stacks;
         setup.others = changes.others.clone();
-        if setup.others.lower_sizes {
-            setup.values = ValuePolicy::LOWER;
+        if let Some(sizes) = setup.others.sizes {
+            setup.values = sizes;
         }
         setup.seeded = changes.seeded;
         setup.host.clone_from(&changes.host);

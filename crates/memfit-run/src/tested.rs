@@ -1,6 +1,6 @@
 //! What further runs found about values that only a GPU can compute.
 
-use memfit_channel::OtherValues;
+use memfit_channel::{OtherValues, ValuePolicy};
 
 use crate::RunError;
 use crate::facts::Facts;
@@ -11,40 +11,56 @@ use crate::numbers::Numbers;
 pub(crate) struct Tested {
     /// Effect of numbers that were read as zero, and of conditions.
     pub(crate) numbers: Numbers,
-    pub(crate) sizes: LowerSizes,
+    pub(crate) sizes: OtherSizes,
 }
 
-/// Effect of sizes that were read back at their upper bound, found by a run with their lower bounds.
+/// Effect of sizes that were read back at their upper bound, found by runs with other sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum LowerSizes {
-    /// There were no such sizes, or no second run.
+pub(crate) enum OtherSizes {
+    /// There were no such sizes, or no further run.
     #[default]
     Untried,
-    /// Both runs made the same allocations: the script only reports what it reads, such as an accuracy.
+    /// All runs made the same allocations: the script only reports what it reads, such as an accuracy.
     Inert,
-    /// The run with lower bounds allocated differently, or did not end as the first one.
+    /// A run with other sizes allocated differently, or did not end as the first one.
     Decisive,
     /// The run with lower bounds ran out of memory, too.
     OutOfMemory,
 }
 
-impl LowerSizes {
+/// A position between the bounds: memory may have its peak there.
+const BETWEEN: f64 = 0.37;
+
+impl OtherSizes {
     /// Determines the effect of sizes on a run with these facts. Returns the facts of the run with lower
     /// bounds as well.
     pub(crate) fn test(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<(Self, Facts), RunError> {
-        let lower = run(OtherValues { lower_sizes: true, ..OtherValues::default() })?;
+        let lower = Self::lower(&mut run)?;
         if lower.oom.is_some() {
             let found = if assumed.oom.is_some() { Self::OutOfMemory } else { Self::Decisive };
             return Ok((found, lower));
         }
-        let mut inert = Numbers::compare(assumed, &lower) == Numbers::Harmless;
-        if !inert && assumed.oom.is_none() && lower.ended == assumed.ended {
+        let same = |first: &Facts, second: &Facts| Numbers::compare(first, second) == Numbers::Harmless;
+        let stopped = assumed.was_stopped() || lower.was_stopped();
+        let mut inert = same(assumed, &lower);
+        if !inert && !stopped && assumed.oom.is_none() && lower.ended == assumed.ended {
             // A script that draws random sizes allocates differently each time.
-            inert = Numbers::compare(&run(OtherValues::default())?, &lower) == Numbers::Harmless;
+            inert = same(&run(OtherValues::default())?, &lower);
+        }
+        if inert {
+            let between = ValuePolicy::at_fraction(BETWEEN);
+            inert = same(&lower, &run(OtherValues { sizes: between, ..OtherValues::default() })?);
         }
         Ok((if inert { Self::Inert } else { Self::Decisive }, lower))
+    }
+
+    /// Runs with sizes at their lower bounds.
+    pub(crate) fn lower(
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Facts, RunError> {
+        run(OtherValues { sizes: Some(ValuePolicy::LOWER), ..OtherValues::default() })
     }
 }

@@ -44,7 +44,7 @@ use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
 use crate::stand_ins::Given;
-use crate::tested::{LowerSizes, Tested};
+use crate::tested::{OtherSizes, Tested};
 use crate::traceback;
 use crate::watch::Ended;
 
@@ -175,7 +175,7 @@ pub(crate) fn depends_on_numbers(request: &Request, facts: &Facts, tested: Teste
 
 /// Returns `true` if the verdict is unknown only because sizes were read back at their upper bounds.
 pub(crate) fn depends_on_sizes(request: &Request, facts: &Facts, tested: Tested) -> bool {
-    tested.sizes == LowerSizes::Untried
+    tested.sizes == OtherSizes::Untried
         && has_size_read_back(facts)
         && !request.card.is_local()
         && judge_run(request, facts, tested).1.is_some_and(|problem| problem.kind == "size-read-back")
@@ -324,7 +324,7 @@ fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 
 fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     let SizesRead { bounded, unbounded } = evidence.sizes;
-    let settled = matches!(evidence.tested.sizes, LowerSizes::Inert | LowerSizes::OutOfMemory);
+    let settled = matches!(evidence.tested.sizes, OtherSizes::Inert | OtherSizes::OutOfMemory);
     if !(bounded || unbounded) || evidence.chosen || settled {
         return (Verdict::Oom, None);
     }
@@ -341,7 +341,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     }
     if evidence.held {
         let message = "It ended before an optimizer step under the plan was complete: the plan makes the script's batches smaller, and its loop ran too few of them for one step. Optimizer state was not allocated.";
-        let hint = "let the script's own loop run longer";
+        let hint = "give the script more batches in an epoch or more epochs, or take a plan with fewer micro-batches in a step";
         return (Verdict::Unknown, problem("no-step", message, Some(hint)));
     }
     if evidence.unmet > 0 {
@@ -387,17 +387,21 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         };
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
-    let reads_sizes = evidence.sizes.bounded && evidence.tested.sizes != LowerSizes::Inert;
+    let reads_sizes = evidence.sizes.bounded && evidence.tested.sizes != OtherSizes::Inert;
     if evidence.is_tight() && reads_sizes && !evidence.chosen {
-        let message = "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones.";
-        let hint = "the verdict would be certain if a tenth of the GPU's memory stayed free";
+        let message = if evidence.tested.sizes == OtherSizes::Decisive {
+            "It fits with little to spare, but the script reads values that only a GPU can compute, with other values it allocates differently, and with the real ones it may need more memory."
+        } else {
+            "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones."
+        };
+        let hint = "a smaller batch, or a GPU with more memory, makes the verdict certain; `--sizes 1` gives it for the assumed sizes";
         return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
     }
     if let Some(call) = evidence.refused.as_ref().filter(|_| evidence.is_tight()) {
         let message = format!(
             "It fits with little to spare, but the script called `{call}`, which the virtual device does not model."
         );
-        let hint = "the verdict would be certain if a tenth of the GPU's memory stayed free";
+        let hint = "a smaller batch, or a GPU with more memory, makes the verdict certain";
         return (Verdict::Unknown, problem("unmodelled-call", &message, Some(hint)));
     }
     (Verdict::Fits, None)

@@ -1,14 +1,14 @@
 //! # device-tensor-in-container
 //!
 //! ## What it does
-//! Finds containers that keep a tensor on the GPU from every batch, detached or after its backward pass:
+//! Finds containers that collect a tensor on the GPU from every batch, which no backward pass needs any more.
 //!
 //! - lists and concatenated tensors of a loop over data, or of a loop with training steps;
 //! - outputs that the steps of a Lightning module return or keep until the end of an epoch, also with their
 //!   graphs;
 //! - predictions of a Hugging Face trainer's evaluation.
 //!
-//! It is a note where the value may be a dictionary, or where the loop ends early.
+//! The finding is only a note where the value may be a dictionary, or where the loop ends early.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
@@ -258,7 +258,7 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 store.value_span,
-                format!("`{}` grows by this in every training step, and is never cleared", store.target),
+                format!("`{}` grows by this in every `{step}`, and is never cleared", store.target),
             )
             .help(format!(
                 "clear it at the end of the epoch: `{}.clear()`; store numbers, or move tensors to the host",

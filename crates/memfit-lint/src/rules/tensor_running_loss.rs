@@ -1,7 +1,7 @@
 //! # tensor-running-loss
 //!
 //! ## What it does
-//! Finds losses that are summed, averaged or collected while they still have their autograd graph:
+//! Finds losses that are summed, averaged or collected while they still have their autograd graph.
 //!
 //! - `total += loss`, `self.total += loss`, `total["loss"] += loss`;
 //! - `losses.append(loss)`, also into a list that the caller passes, and `losses = torch.cat([losses, ...])`;

@@ -51,7 +51,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
         out.push_str(&canvas.wrapped(
             "next: ",
             ADVICE,
-            &format!("`{plan}` searches for a way to make it fit; `--plan 3` does so for the first three"),
+            &format!("`{plan}` searches for a way to make it fit; `memfit cards --plan 3` does so for three GPUs of the table"),
         ));
     }
     out
@@ -111,7 +111,7 @@ fn table(out: &mut String, report: &CardsReport, canvas: Canvas) {
     let mut header = format!("  {:<width$}  {:>10}  {:>10}  {:>10}", "GPU", "memory", "peak", "headroom");
     let _ = write!(header, "  {:>9}", "a step");
     if wide {
-        let _ = write!(header, "  {:<17}", "between");
+        let _ = write!(header, "  {:<17}", "interval");
     }
     let _ = write!(header, "  {:>9}", "samples/s");
     if priced {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 use memfit_explain::{NO_FIGURES, NO_HISTORY};
-use memfit_vocabulary::{Cause, Phase, Proof, one_line};
+use memfit_vocabulary::{Cause, Label, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count, module_name, size};
@@ -188,24 +188,26 @@ pub(super) fn fixes(
     canvas: Canvas,
 ) {
     for (index, fix) in fixes.iter().take(shown).enumerate() {
-        let proof = match fix.evidence {
-            Proof::Replayed => "replayed",
-            Proof::Modelled => "modelled",
-            Proof::Run => "confirmed by a run",
-        };
         // Only a run shows what the rest of the training needs.
         let enough = match (fix.fits, fix.evidence) {
-            (Some(true), Proof::Run) => "enough by itself",
+            (Some(true), Proof::Run) => "enough: confirmed by a run",
             (Some(true), Proof::Replayed | Proof::Modelled) => "enough for this request",
-            (Some(false), _) => "not enough by itself",
+            (Some(false), Proof::Run) => "not enough: confirmed by a run",
+            (Some(false), Proof::Replayed | Proof::Modelled) => "not enough by itself",
             (None, _) => "",
         };
         let mut head = fix.lever.to_string();
         if fix.saves > 0 && fix.card.is_none() {
-            let _ = write!(head, ": saves {}", size(fix.saves));
+            let how = match fix.evidence {
+                Proof::Replayed => " (replayed)",
+                Proof::Modelled => " (estimated)",
+                Proof::Run => "",
+            };
+            let _ = write!(head, ": saves {}{how}", size(fix.saves));
         }
-        let label = if fix.label == fix.lever.label() { fix.label.name() } else { "not verified" };
-        for part in [label, proof, enough] {
+        let verified = fix.label == fix.lever.label();
+        let results = if verified { results(fix.label) } else { "results: not verified" };
+        for part in [results, enough] {
             if !part.is_empty() {
                 head += canvas.dot();
                 head += part;
@@ -242,6 +244,16 @@ pub(super) fn fixes(
             "     {}",
             paint(DIM, &format!("and {} more: {}", fixes.len() - shown, others.unwrap_or("`--format json`")))
         );
+    }
+}
+
+/// What a remedy does to the results of the training.
+const fn results(label: Label) -> &'static str {
+    match label {
+        Label::Exact => "same results",
+        Label::Rounding => "results differ by rounding",
+        Label::Precision => "lower precision",
+        Label::ChangesTraining => "changes the training",
     }
 }
 

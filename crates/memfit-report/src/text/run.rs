@@ -8,7 +8,7 @@ use memfit_vocabulary::{Category, Phase, Remark};
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{covered, grew_once, growth, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
-use super::{module_name, signed_size, size};
+use super::{count, module_name, signed_size, size};
 use crate::wire::{AtPeak, CardKind, Oom, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
@@ -122,10 +122,15 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
                 upper => format!(": at most {} used", size(upper)),
             };
             let growing = growth(report).map_or_else(String::new, |(bytes, steps)| {
-                if grew_once(&report.coverage) {
-                    format!(", but the last step took {} more than the one before", size(bytes))
+                let (step, steps_ahead) = if report.coverage.forward_only {
+                    ("pass", format!("{} more passes", count(steps)))
                 } else {
-                    format!(", but each step takes {} more: full after {steps} more steps", size(bytes))
+                    ("step", format!("{} more steps", count(steps)))
+                };
+                if grew_once(&report.coverage) {
+                    format!(", but the last {step} took {} more than the one before", size(bytes))
+                } else {
+                    format!(", but each {step} takes {} more: full after {steps_ahead}", size(bytes))
                 }
             });
             let style = if growing.is_empty() { GOOD } else { DOUBT };
@@ -484,7 +489,7 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     let coverage = &report.coverage;
     if report.oom.as_ref().is_some_and(|oom| oom.caught) {
         advice.push(
-            "the script caught an out-of-memory error and recovered: the verdict holds for its fallback"
+            "the script caught an out-of-memory error: the peaks are those of what it did then, such as a smaller batch"
                 .to_owned(),
         );
     }

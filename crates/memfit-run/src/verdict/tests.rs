@@ -154,11 +154,11 @@ fn doubt_counts_only_where_it_could_turn_the_verdict() {
         check(&Evidence { refused, device_upper, ..plain(Ended::Complete) }, verdict, kind);
     }
     for (lower, chosen, out_of_memory, tight_fit) in [
-        (LowerSizes::Untried, false, Unknown, Unknown),
-        (LowerSizes::Decisive, false, Unknown, Unknown),
-        (LowerSizes::OutOfMemory, false, Oom, Unknown),
-        (LowerSizes::Inert, false, Oom, Fits),
-        (LowerSizes::Untried, true, Oom, Fits),
+        (OtherSizes::Untried, false, Unknown, Unknown),
+        (OtherSizes::Decisive, false, Unknown, Unknown),
+        (OtherSizes::OutOfMemory, false, Oom, Unknown),
+        (OtherSizes::Inert, false, Oom, Fits),
+        (OtherSizes::Untried, true, Oom, Fits),
     ] {
         let tested = Tested { sizes: lower, ..Tested::default() };
         let evidence = Evidence { sizes: bounded, chosen, tested, ..plain(Ended::Complete) };

@@ -3,7 +3,7 @@
 A loader asks its workers for `num_workers` times `prefetch_factor` batches before it yields the first one. A
 script for a host with many CPUs asks for hundreds, of which a dry run uses a few: here the first one would
 take minutes. Batches are requested in the same order and from the same workers, only later. Where batches
-arrive quickly, the queue grows to its full length.
+arrive quickly, the queue grows to its full length. The host's memory in the report is that of this run.
 """
 
 import functools

@@ -54,8 +54,9 @@ class Loaders:
 
     def arm(self):
         imports.after("torch.utils.data.dataloader", self._arm)
-        # Where loaders are measured, they work as the script says.
-        if self.session.virtual and not self.feeding.asked:
+        # Where loaders are measured, or their memory counts against the GPU's, they work as the script says.
+        shared = any(card["device"]["host_link"]["kind"] == "shared" for card in self.session.setup["cards"])
+        if self.session.virtual and not self.feeding.asked and not shared:
             self.queues.arm()
 
     def _arm(self, module):
