@@ -8,7 +8,8 @@ macro_rules! page {
     };
 }
 
-/// The page of a cause for a terminal: links to other pages are reduced to their text. Empty if there is none.
+/// The page of a cause for a terminal, with links to other pages reduced to their text; empty if there is
+/// none.
 pub(crate) fn page(cause: Cause) -> String {
     let mut is_code = false;
     let mut out = String::new();

@@ -1,14 +1,15 @@
 //! # device-tensor-in-container
 //!
 //! ## What it does
-//! Finds containers that keep a tensor on the GPU from every batch, detached or after its backward pass:
+//! Finds containers that collect one GPU tensor per batch (detached, or no longer needed for a backward
+//! pass):
 //!
 //! - lists and concatenated tensors of a loop over data, or of a loop with training steps;
 //! - outputs that the steps of a Lightning module return or keep until the end of an epoch, also with their
 //!   graphs;
 //! - predictions of a Hugging Face trainer's evaluation.
 //!
-//! It is a note where the value may be a dictionary, or where the loop ends early.
+//! The finding is only a note if the value may be a dictionary, or if the loop may end early.
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
@@ -159,7 +160,7 @@ fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
             || call.path.as_deref().is_some_and(|path| path.starts_with("torch."))
             || call.method.as_deref().is_some_and(|name| OF_TENSORS.contains(&name))
     };
-    // The names by which it is known: of itself, and of what it is a view or a copy of.
+    // Calls in the function that keeps it.
     let named = || facts.calls.iter().filter(|call| call.site.function == store.site.function);
     let made = named().any(|call| {
         let is_it = call.span == store.value_span || facts.bound_to(call.span) == Some(text);
