@@ -155,7 +155,9 @@ impl<'a> Session<'a> {
         let wanted = match asked.map_or_else(|| Ok(EditorSettings::default()), EditorSettings::deserialize) {
             Ok(wanted) => wanted,
             Err(error) => {
-                self.complain(format!("the editor's `memfit` settings are invalid and were ignored: {error}"));
+                self.complain(format!(
+                    "the editor's `memfit` settings are invalid and were ignored: {error}"
+                ));
                 return Vec::new();
             }
         };
