@@ -43,14 +43,41 @@ def test_the_page_is_what_the_results_give() -> None:
 
 
 def test_the_readme_has_the_pages_figures() -> None:
-    rows = [line.split(" | ") for line in (ROOT / "measurements/accuracy.md").read_text().splitlines()]
-    same, other = (
-        next(row for row in rows if row[0] == "| allocated memory" and row[1] == which)
-        for which in ("code and release match", "otherwise")
+    text = (ROOT / "measurements/accuracy.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines()]
+    same, other, reserved, device = (
+        next(row for row in rows if row[0] == f"| {kind}" and row[1] == which)
+        for kind, which in (
+            ("allocated memory", "code and release match"),
+            ("allocated memory", "otherwise"),
+            ("reserved memory", "otherwise"),
+            ("memory of the device (`nvidia-smi`)", "otherwise"),
+        )
     )
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"{same[7]} of {same[3]} [published peaks]" in readme
-    assert f"of {other[3]} others, half are within {other[4]} and 9 of 10 within {other[5]}" in readme
+
+    def spread(row: list[str]) -> str:
+        return f"half are within {row[4]} and 9 of 10 within {row[5]}; the worst is off by {row[6]}"
+
+    assert f"of {other[3]} others, {spread(other)}" in readme
+    assert f"of {reserved[3]} published peaks, {spread(reserved)}" in readme
+    inside = device[9].split(" of ")[0]
+    assert (
+        f"of {device[3]} published figures, {inside} are inside memfit's interval, {device[8]} are higher "
+        f"than its estimate; the median error is {device[4]}"
+    ) in readme
+    published, answered, agree, false_fits, false_failures = re.search(
+        r"Of (\d+) published fits and failures, (\d+) are answered and (\d+) agree\. "
+        r"\*\*False fits\*\* \(published to fail, answered to fit\): (\d+)\. False failures: (\d+)\.",
+        text,
+    ).groups()
+    # The README's sentence leaves no place for others.
+    assert (answered, false_failures) == (published, "0")
+    assert f"False fits: {false_fits}." in readme
+    assert (
+        f"Of {published} published fits and failures, {agree} agree; the other {false_fits} ran out of memory"
+    ) in readme
 
 
 def test_every_case_states_its_source() -> None:

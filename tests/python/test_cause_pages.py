@@ -45,6 +45,19 @@ def test_each_cause_has_a_page_and_a_broken_script() -> None:
         assert str(script) in listed
 
 
+def test_a_cause_has_one_sentence_everywhere() -> None:
+    source = (ROOT / "crates" / "memfit-report" / "src" / "text" / "explain.rs").read_text()
+    body = source.split("fn sentence(cause: Cause)")[1].split("\n}\n")[0]
+    shown = {
+        re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): sentence
+        for name, sentence in re.findall(r'Cause::(\w+) => "(.*)",', body)
+    }
+    listed = (PAGES / "README.md").read_text()
+    for cause in CAUSES:
+        assert (PAGES / f"{cause}.md").read_text().startswith(f"# {cause}: {shown[cause]}\n")
+        assert f"| [{cause}]({cause}.md) | {shown[cause]} |" in listed
+
+
 @pytest.mark.parametrize("cause", CAUSES)
 def test_the_mended_script_of_each_cause_page_fits(cause: str, came: dict[str, dict[str, Any]]) -> None:
     scripts = [what for name, what in came.items() if name.startswith(f"{cause}-")]

@@ -26,6 +26,20 @@ def test_python_applies_what_is_declared_and_nothing_else() -> None:
     assert {lever.name: lever.stage.name.lower() for lever in _levers.levers()} == declared
 
 
+@pytest.mark.parametrize(
+    ("torch", "name"),
+    [
+        ("2.8.0+cu128", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("2.9.0", "PYTORCH_ALLOC_CONF"),
+        ("2.15.0a0", "PYTORCH_ALLOC_CONF"),
+    ],
+)
+def test_the_allocators_variable_is_one_that_the_release_reads(torch: str, name: str) -> None:
+    from memfit._levers import allocator
+
+    assert allocator._name(torch) == name
+
+
 def test_every_lever_has_a_place_of_its_own() -> None:
     levers = _levers.levers()
     assert [lever.name for lever in levers] != []

@@ -171,12 +171,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) world_size: Option<u32>,
 
-    /// Time limit, for example `90s` or `20m`; 0 for none [default: 10m, none with `--steps 0`].
+    /// Time limit of a single run, for example `90s` or `20m`; 0 for none [default: 10m, none with `--steps
+    /// 0`].
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Value assumed for sizes that only a GPU can compute: the `upper` or `lower` bound, a point between
-    /// them such as `0.3`, or `both` bounds in two runs [default: upper].
+    /// Value assumed for sizes that only a GPU can compute: the `upper` or `lower` bound, a number from
+    /// 0 (lower) to 1 (upper) such as `0.3`, or `both` bounds in two runs. With a number or `lower`, the verdict
+    /// holds for these sizes [default: upper].
     #[arg(long, value_name = "BOUND")]
     pub(crate) sizes: Option<Sizes>,
 
@@ -185,7 +187,8 @@ pub(crate) struct RunArgs {
     pub(crate) other_processes: Option<Bytes>,
 
     /// When GPU work completes: `estimate` (after its estimated time), `instant` (at once) or `never` (only
-    /// when the script waits for it). The latter two bound the peaks [default: estimate].
+    /// when the script waits for it). With `instant` the peaks are a lower bound, with `never` an upper one
+    /// [default: estimate].
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub(crate) clock: Option<Clock>,
 

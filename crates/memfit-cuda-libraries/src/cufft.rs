@@ -2,7 +2,7 @@
 //!
 //! The real library sizes a plan only on a device. Its guide describes the size of a work area: as much as
 //! the data if all sizes are products of small primes; otherwise the size to which Bluestein's algorithm pads
-//! them. Each use is noted.
+//! them. Each use adds the remark `cufft-areas` to the report.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -291,7 +291,7 @@ entry_points! {
     /// Transforms real to complex, in double precision.
     fn cufftExecD2Z(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
-    /// Transforms the types of the plan; PyTorch calls this.
+    /// Executes a plan, whatever its types; PyTorch calls this.
     fn cufftXtExec(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
 
     /// Returns the size of a plan's work area.

@@ -2,7 +2,7 @@
 
 use crate::pixels::{Pixels, Rect};
 
-/// Orientation of an upright image in its stored form.
+/// How a stored image must be turned to be upright.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// `true` if columns of the upright image are stored rows.
@@ -84,7 +84,8 @@ impl Turn {
         }
         let (width, height) = self.size((stored.width, stored.height));
         let (width, height) = (width as usize, height as usize);
-        // Offsets in pixels for one column and one row of the upright image, and of its first pixel.
+        // Offsets in stored pixels: for one step along a stored row and along a stored column, and of the
+        // upright image's first pixel. `across` and `down` are steps along the upright rows and columns.
         let row = stored.width as isize;
         let step_x: isize = if self.mirror_x { -1 } else { 1 };
         let step_y = if self.mirror_y { -row } else { row };

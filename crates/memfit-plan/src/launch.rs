@@ -152,7 +152,7 @@ impl Launch {
             .iter()
             .map(|word| match word {
                 Word::Text(text) => shell_word(text),
-                // Slurm job numbers are not ports.
+                // A job number is an id, not a host: it gets no port.
                 Word::Expression(name) if *name == "$SLURM_JOB_ID" => format!("\"{name}\""),
                 Word::Expression(name) => format!("\"{name}:{PORT}\""),
             })
@@ -164,7 +164,7 @@ impl Launch {
 
 /// The option with which each process sees its own GPU as `cuda:0`, so that `model.to("cuda")` works
 /// unchanged. PyTorch has it since 2.10; with earlier releases the script has to use the GPU of
-/// `LOCAL_RANK`, as the step's error says.
+/// `LOCAL_RANK`, or `memfit.Step` refuses.
 fn sees_own_gpu(torch: Option<&str>) -> &'static [&'static str] {
     match torch.and_then(release) {
         Some(release) if release < (2, 10) => &[],

@@ -13,7 +13,7 @@ use crate::document::{Document, Item};
 use crate::recorded::RecordingFile;
 use crate::{changes, uri};
 
-/// GPU of the lens, unless the editor's settings name another.
+/// GPU in the command of the code lens ("run with memfit"), unless the editor's settings name another.
 const GPU: &str = "t4";
 
 /// The editor's own settings under `memfit`; missing ones come from the file's project.
@@ -26,7 +26,7 @@ struct EditorSettings {
     severity: Option<BTreeMap<String, Level>>,
     /// Recording whose bytes are shown next to the lines; relative to the workspace's first folder.
     recording: Option<PathBuf>,
-    /// GPU of the lens.
+    /// GPU in the command of the code lens.
     gpu: Option<String>,
     /// Prefix of the URIs under which the editor opens rule pages.
     rule_pages: Option<String>,
@@ -56,6 +56,7 @@ pub(crate) struct Session<'a> {
     cells: HashMap<String, String>,
     /// Faults in settings that were not reported yet.
     complaints: Vec<String>,
+    /// The last message, which is not repeated.
     said: Option<String>,
 }
 
@@ -154,12 +155,15 @@ impl<'a> Session<'a> {
         let wanted = match asked.map_or_else(|| Ok(EditorSettings::default()), EditorSettings::deserialize) {
             Ok(wanted) => wanted,
             Err(error) => {
-                self.complain(format!("the editor's settings cannot be meant: {error}"));
+                self.complain(format!(
+                    "the editor's `memfit` settings are invalid and were ignored: {error}"
+                ));
                 return Vec::new();
             }
         };
         if let Err(error) = wanted.over(Config::default()).validate() {
-            self.complain(format!("the editor's settings cannot be meant: {error}; {}", error.hint()));
+            let why = format!("{error}; {}", error.hint());
+            self.complain(format!("the editor's `memfit` settings are invalid and were ignored: {why}"));
             return Vec::new();
         }
         let root = self.client.root.clone().unwrap_or_default();

@@ -111,7 +111,7 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
             editor.diagnostics()["message"].as_str().unwrap().contains("there is no rule `no-such-rule`")
         );
         set(editor, json!({"ignore": 3}));
-        assert!(editor.diagnostics()["message"].as_str().unwrap().contains("cannot be meant"));
+        assert!(editor.diagnostics()["message"].as_str().unwrap().contains("settings are invalid"));
         set(editor, json!({"ignore": ["no-grad-not-called"]}));
         assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
         // A removed setting falls back to the project's.

@@ -82,7 +82,7 @@ impl Parallel {
         samples / u64::from(self.batches()).max(1)
     }
 
-    /// All degrees by name, in the order of the contract.
+    /// All degrees by name, in the order of a plan file's table `[parallel]`.
     pub const fn degrees(&self) -> [(&'static str, u32); 5] {
         [
             ("replicate", self.replicate),

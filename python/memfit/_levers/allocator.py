@@ -30,8 +30,7 @@ def variables(name: str, value: Any) -> dict[str, str]:
             f"the value must be a text such as `max_split_size_mb:128,expandable_segments:True`, got {value!r}",
         )
     keys = {entry.split(":")[0].strip() for entry in _entries(wanted)}
-    present = os.environ.get(NEW) or os.environ.get(OLD, "")
-    kept = [entry for entry in _entries(present) if entry.split(":")[0].strip() not in keys]
+    kept = [entry for entry in _entries(_present()) if entry.split(":")[0].strip() not in keys]
     joined = ",".join([*kept, *_entries(wanted)])
     # Versions before 2.9 know only the old name, and later ones accept both.
     return {NEW: joined, OLD: joined}
@@ -48,7 +47,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if torch.cuda.is_initialized():
         target.note(
             "the allocator settings come too late: the allocator is already in use without "
-            f"{', '.join(f'`{entry}`' for entry in missing)}; start the process with {NEW}={wanted[NEW]}"
+            f"{', '.join(f'`{entry}`' for entry in missing)}; start the process with "
+            f"{_name(torch.__version__)}={wanted[NEW]}"
         )
         return lambda: None
     before = {key: os.environ.get(key) for key in wanted}
@@ -62,6 +62,12 @@ def apply(target: Target, value: Any, name: str) -> Undo:
                 os.environ[key] = old
 
     return undo
+
+
+def _name(release: str) -> str:
+    """Return the variable's name for a release of PyTorch."""
+    major, minor = release.split(".")[:2]
+    return NEW if (int(major), int(minor)) >= (2, 9) else OLD
 
 
 def _present() -> str:

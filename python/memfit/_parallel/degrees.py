@@ -55,7 +55,9 @@ class Parallel:
         for name in DEGREES:
             degree = getattr(self, name)
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-                raise ParallelError(f"`{name}` in [parallel] is {degree!r}, but has to be an integer from 1")
+                raise ParallelError(
+                    f"`{name}` in [parallel] is {degree!r}, but has to be an integer of at least 1"
+                )
         for name in ("reshard_after_forward", "offload"):
             if not isinstance(getattr(self, name), bool):
                 raise ParallelError(

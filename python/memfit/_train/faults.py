@@ -16,7 +16,7 @@ from .device import room
 
 
 class StepDoesNotFit(MemfitError):  # noqa: N818
-    """A single sample does not fit. All state is as it was before the step."""
+    """The step does not fit into memory. All state is as it was before the step."""
 
 
 class StepInvalid(MemfitError):  # noqa: N818

@@ -140,9 +140,9 @@ class Inference:
         `image` is (N, C, then one to three spatial sizes). `overlap` is the share of a window that overlaps
         the next one. Where windows overlap, "centre" takes each value from the window in which it lies
         farthest from the border; "cosine" blends the outputs with weights that decrease towards the border,
-        and "constant" averages them. "centre" equals the output of the whole image if half of the overlap
-        covers the model's receptive field; the others are smoother if it does not. The spatial size of the
-        output has to be that of the input, or a whole fraction or multiple of it.
+        and "constant" averages them. "centre" equals the output of the whole image if an output pixel depends
+        only on input pixels at most half an overlap away; the others are smoother if it does not. The spatial
+        size of the output has to be that of the input, or a whole fraction or multiple of it.
         """
         spatial = tuple(image.shape[2:])
         sizes = (window,) * len(spatial) if isinstance(window, int) else tuple(window)

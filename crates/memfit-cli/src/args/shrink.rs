@@ -11,7 +11,7 @@ use super::{CommandArgs, GpuChoice, OutputArgs, ScriptArgs, Timeout};
     args_override_self = true,
     after_help = "Examples:
   memfit shrink --gpu t4 -- python train.py
-  memfit shrink --gpu rtx-4090 --only lora --only qlora -- python finetune.py
+  memfit shrink --gpu rtx-4090 --only lora,qlora -- python finetune.py
   memfit shrink --gpu l4 --format json -- python train.py"
 )]
 pub(crate) struct ShrinkArgs {
@@ -23,7 +23,7 @@ pub(crate) struct ShrinkArgs {
     #[arg(long, short, value_name = "SIZE")]
     pub(crate) memory: Option<Bytes>,
 
-    /// Only this technique; may be given several times.
+    /// Only these techniques, separated by commas; may be given several times.
     #[arg(
         long,
         value_name = "NAME",

@@ -22,7 +22,7 @@ use crate::{CliError, Exit, Printer};
 /// Ratio between the largest and the smallest class above which the report mentions it.
 const MAX_CLASS_RATIO: u64 = 10;
 
-/// Looks at images.
+/// Runs `memfit data`: surveys the images, measures decoding and prints the report.
 pub(crate) fn data(args: &DataArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let source = open(&args.path)?;
     let size = (args.size, args.size);
@@ -132,7 +132,7 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
     }
     if let Some(free) = there.shared_memory_free.filter(|&free| there.shared_memory > free) {
         advice.push(format!(
-            "/dev/shm has {} free and these settings fill up to {}, which ends in a bus error: take fewer workers, a smaller prefetch_factor, or more with `docker run --shm-size`. ImageLoader uses none.",
+            "/dev/shm has {} free and these settings fill up to {}, which ends in a bus error: take fewer workers or a smaller prefetch_factor, or enlarge /dev/shm (`docker run --shm-size`). ImageLoader uses no shared memory.",
             text::size(free),
             text::size(there.shared_memory)
         ));
@@ -155,7 +155,7 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
     }
     if survey.cost.greatest > args.memory.get() {
         advice.push(format!(
-            "The largest image takes {} to decode, more than memory={}: raise it, or pass oversize=\"skip\".",
+            "The largest image needs {} of memory to decode, more than memory={}: raise `memory`, or pass oversize=\"skip\".",
             text::size(survey.cost.greatest),
             text::size(args.memory.get())
         ));

@@ -20,7 +20,7 @@ use crate::{CliError, Exit, Printer};
 /// Explains why memory ran out.
 pub(crate) fn explain(args: &ExplainArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     if let Some(cause) = args.cause {
-        printer.answer(page(cause));
+        printer.answer(&page(cause));
         return Ok(Exit::Good);
     }
     // The argument parser ensures that there is a file or a cause.

@@ -159,7 +159,7 @@ fn is_known_tensor(context: &Context<'_>, store: &Store) -> bool {
             || call.path.as_deref().is_some_and(|path| path.starts_with("torch."))
             || call.method.as_deref().is_some_and(|name| OF_TENSORS.contains(&name))
     };
-    // The names by which it is known: of itself, and of what it is a view or a copy of.
+    // Calls in the function that keeps it.
     let named = || facts.calls.iter().filter(|call| call.site.function == store.site.function);
     let made = named().any(|call| {
         let is_it = call.span == store.value_span || facts.bound_to(call.span) == Some(text);
