@@ -59,7 +59,7 @@ pub struct RunReport {
     /// Outcome of the script itself.
     pub script: Script,
     /// The plan that was applied, with its levers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub plan: Option<String>,
     /// Reason for the verdict `error` or `unknown`.
     pub problem: Option<Problem>,
