@@ -397,7 +397,7 @@ def test_a_plan_for_another_gpu_is_applied_with_a_warning(tmp_path: Path) -> Non
     plan = tmp_path / "memfit.plan.toml"
     plan.write_text('micro_batch = 4\n[made_for]\nbatch = 8\ngpu = "T4"\n')
     keywords = {"max_steps": 1, "num_train_epochs": 1}
-    with pytest.warns(UserWarning, match="the plan was made for a T4, but this training runs on the CPU"):
+    with pytest.warns(UserWarning, match="the plan was made for T4, but this training runs on the CPU"):
         trainer, _, _ = trained(with_memfit(), tmp_path, memfit=Settings(plan=plan), arguments_=keywords)
     assert trainer.memfit.micro_batches == 2
 

@@ -126,7 +126,7 @@ def read_plan(plan: Any, place: torch.device) -> Mapping[str, Any]:
         warn(text)
     made_for = read["made_for"].get("gpu")
     if card is None and made_for:
-        warn(f"the plan was made for a {made_for}, but this training runs on the {place.type.upper()}")
+        warn(f"the plan was made for {made_for}, but this training runs on the {place.type.upper()}")
     return read
 
 
