@@ -177,8 +177,8 @@ pub(crate) struct RunArgs {
     pub(crate) timeout: Option<Timeout>,
 
     /// Value assumed for sizes that only a GPU can compute: the `upper` or `lower` bound, a number from
-    /// 0 (lower) to 1 (upper) such as `0.3`, or `both` bounds in two runs. With a number or `lower`, the verdict
-    /// holds for these sizes [default: upper].
+    /// 0 (lower) to 1 (upper) such as `0.3`, or `both` bounds in two runs. With a number or `lower`, the
+    /// verdict holds for these sizes [default: upper].
     #[arg(long, value_name = "BOUND")]
     pub(crate) sizes: Option<Sizes>,
 

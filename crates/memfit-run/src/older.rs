@@ -76,6 +76,16 @@ const GONE_FROM_PYTHON: &[(&str, &str, &str)] = &[
     ("invalid syntax", "async=", "3.6"),
 ];
 
+/// Python's messages about names that its standard library no longer has, the last release with them, and
+/// what takes their place.
+const GONE_FROM_STANDARD_LIBRARY: &[(&str, &str, &str)] = &[
+    ("module 'collections' has no attribute", "3.9", "`collections.abc` has them"),
+    ("from 'collections' (", "3.9", "`collections.abc` has them"),
+    ("module 'fractions' has no attribute 'gcd'", "3.8", "`math.gcd` replaces it"),
+    ("module 'inspect' has no attribute 'getargspec'", "3.10", "`inspect.getfullargspec` replaces it"),
+    ("module 'time' has no attribute 'clock'", "3.7", "`time.perf_counter` replaces it"),
+];
+
 /// Messages that made-up values may cause as well: a sample or a label of another shape.
 const OF_VALUES_TOO: &[&str] = &["iteration over a 0-d tensor", ZERO_DIM];
 const ZERO_DIM: &str = "invalid index of a 0-dim tensor";
@@ -115,6 +125,13 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
                 "the script, or a package that it imports, was written for an older {name}: `{python} -m pip install '{package}<{release}'`"
             ));
         }
+    }
+    if let Some((_, release, now)) =
+        GONE_FROM_STANDARD_LIBRARY.iter().find(|(text, ..)| message.contains(text))
+    {
+        return Some(format!(
+            "the script, or a package that it imports, was written for Python {release} or older: {now}"
+        ));
     }
     if let Some(found) = gone_from_package(message) {
         return Some(found);
@@ -169,6 +186,23 @@ mod tests {
             traceback: traceback.to_owned(),
         };
         hint(Some("/v/bin/python"), &exception)
+    }
+
+    #[test]
+    fn names_that_the_standard_library_removed_are_told_with_what_replaced_them() {
+        for (kind, message, now) in [
+            ("AttributeError", "module 'collections' has no attribute 'Iterable'", "`collections.abc`"),
+            (
+                "ImportError",
+                "cannot import name 'Mapping' from 'collections' (/usr/lib/python3.11/collections/__init__.py)",
+                "`collections.abc`",
+            ),
+            ("AttributeError", "module 'time' has no attribute 'clock'", "`time.perf_counter`"),
+        ] {
+            let hint = found(kind, message, "").unwrap();
+            assert!(hint.contains(now) && hint.contains("or older"), "{hint}");
+        }
+        assert_eq!(found("AttributeError", "module 'timers' has no attribute 'clocks'", ""), None);
     }
 
     #[test]
