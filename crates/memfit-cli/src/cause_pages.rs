@@ -26,13 +26,19 @@ pub(crate) fn page(cause: Cause) -> String {
     out
 }
 
+/// Returns `true` for the path of another page, maybe with an anchor.
+fn is_page(target: &str) -> bool {
+    let path = target.split('#').next().unwrap_or(target);
+    path.rsplit_once('.').is_some_and(|(_, extension)| extension == "md")
+}
+
 /// Appends a line of Markdown, with `[text](page.md)` as `text`.
 fn push_without_links(out: &mut String, mut line: &str) {
     while let Some((before, rest)) = line.split_once('[') {
         out.push_str(before);
         let link = rest.split_once("](").and_then(|(text, rest)| Some((text, rest.split_once(')')?)));
         match link {
-            Some((text, (target, after))) if target.ends_with(".md") && !text.contains(['[', ']']) => {
+            Some((text, (target, after))) if is_page(target) && !text.contains(['[', ']']) => {
                 out.push_str(text);
                 line = after;
             }
