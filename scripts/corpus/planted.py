@@ -70,12 +70,16 @@ NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
 KNOWING_NAMES = NAMES[3:]
 
 
+def suffix_of(name: str) -> str:
+    """The end of the names of a set's page and files."""
+    return "" if name == "first" else f"-{name}"
+
+
 def planted_set(name: str) -> PlantedSet:
-    suffix = "" if name == "first" else f"-{name}"
     titles = {name: f"bugs of the {name} set"}
     heading = f"`memfit check` on a {name} set of planted bugs"
     before = NAMES[: NAMES.index(name)]
-    links = ", ".join(f"[{each}](check-planted{'' if each == 'first' else '-' + each}.md)" for each in before)
+    links = ", ".join(f"[{each}](check-planted{suffix_of(each)}.md)" for each in before)
     about = (
         f"This set was planted blind, after the rules had been mended on the sets before ({links}): its first "
         "reading says how the mended rules do on code that they have not seen."
@@ -88,7 +92,9 @@ def planted_set(name: str) -> PlantedSet:
             "reading says how the mended rules did on code that they had not seen. Since then they were mended on its "
             "misses as well, so that the last column is of code that was read."
         )
-    files = [HERE / f"planted{suffix}{kind}" for kind in (".jsonl", "-labels.toml", "-readings.toml")]
+    files = [
+        HERE / f"planted{suffix_of(name)}{kind}" for kind in (".jsonl", "-labels.toml", "-readings.toml")
+    ]
     chosen = PlantedSet(name, *files, titles, heading, about)
     if name in KNOWING_NAMES:
         return replace(

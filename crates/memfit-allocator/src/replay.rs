@@ -15,13 +15,28 @@ pub use verify::verify;
 
 use memfit_recording::{Snapshot, TraceAction};
 
-use crate::{Divisions, PoolId, Release, Settings, Stats, Stream};
+use crate::{Action, Divisions, PoolId, Release, Settings, Stats, Stream};
 
 /// Artificial stream that uses blocks whose free was requested but not completed.
 const OTHER_STREAM: Stream = Stream(u64::MAX);
 
 const fn pool_id((first, second): (u64, u64)) -> PoolId {
     PoolId(first, second)
+}
+
+impl From<Action> for TraceAction {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Alloc => Self::Alloc,
+            Action::FreeRequested => Self::FreeRequested,
+            Action::FreeCompleted => Self::FreeCompleted,
+            Action::SegmentAlloc => Self::SegmentAlloc,
+            Action::SegmentFree => Self::SegmentFree,
+            Action::SegmentMap => Self::SegmentMap,
+            Action::SegmentUnmap => Self::SegmentUnmap,
+            Action::OutOfMemory => Self::Oom,
+        }
+    }
 }
 
 /// Conditions of a replay that a snapshot does not contain, or may state wrongly.

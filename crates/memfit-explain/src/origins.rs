@@ -68,6 +68,17 @@ pub(crate) enum Cast {
     Full,
 }
 
+impl Cast {
+    /// Returns `true` if the operation works in 32 bits, where `input` is `true` if its inputs have these.
+    pub(crate) const fn is_full(self, input: bool) -> bool {
+        match self {
+            Self::Input => input,
+            Self::Half => false,
+            Self::Full => true,
+        }
+    }
+}
+
 /// Interpretation of a stack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {

@@ -252,7 +252,8 @@ impl Runner<'_> {
         if verdict::depends_on_numbers(request, &outcome.facts, outcome.tested) {
             self.console
                 .remark("running again with other assumed values, to see whether memory depends on them");
-            outcome.tested.numbers = Numbers::test(&outcome.facts, run)?;
+            let inert = outcome.tested.sizes == OtherSizes::Inert;
+            outcome.tested.numbers = Numbers::test(&outcome.facts, inert, run)?;
         }
         Ok(())
     }

@@ -45,8 +45,10 @@ pub(crate) enum Numbers {
 impl Numbers {
     /// Determines the effect of assumed numbers and conditions on the run with these facts. Numbers and
     /// conditions are changed in separate runs: in one run, the two changes of a comparison might cancel.
+    /// `counts_are_inert` is `true` if runs with smaller counts made the same allocations.
     pub(crate) fn test(
         assumed: &Facts,
+        counts_are_inert: bool,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
         let mut found = if assumed.has_read(&[Stake::Number]) {
@@ -55,7 +57,7 @@ impl Numbers {
             Self::Harmless
         };
         let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
-        if found.is_known() && assumed.has_read(&[Stake::Count]) {
+        if found.is_known() && assumed.has_read(&[Stake::Count]) && !counts_are_inert {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
         if found.is_known() && has_conditions {

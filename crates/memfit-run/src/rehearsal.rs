@@ -104,7 +104,7 @@ impl<'a> Rehearsal<'a> {
         self.test_sizes(request, changes, all, outcome)?;
         if verdict::depends_on_numbers(request, &outcome.facts, outcome.tested) {
             let run = self.runs_with_others(request, changes, all, outcome);
-            let found = Numbers::test(&outcome.facts, run)?;
+            let found = Numbers::test(&outcome.facts, outcome.tested.sizes == OtherSizes::Inert, run)?;
             outcome.tested.numbers = found;
         }
         Ok(())

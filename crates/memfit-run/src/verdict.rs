@@ -18,7 +18,7 @@
 //! * `fits`, after conditions on such numbers, if a run in which they are inverted needs more than the GPU
 //!   has, or needs more and ends early;
 //! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
-//!   bound may not bound what the script does with it), unless a second run with lower bounds makes the same
+//!   bound may not bound what the script does with it), unless runs with smaller sizes make the same
 //!   allocations; or after a refused call that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and the memory that this step created (optimizer
 //!   state, gradients) would not fit on top of the peak before it;

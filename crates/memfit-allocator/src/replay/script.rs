@@ -38,20 +38,6 @@ pub(super) struct Script<'trace> {
 /// Start of the address space for reservations that are not in the trace: beyond any device's addresses.
 const UNPLACED: u64 = 1 << 61;
 
-const fn same(action: TraceAction, other: Action) -> bool {
-    matches!(
-        (action, other),
-        (TraceAction::Alloc, Action::Alloc)
-            | (TraceAction::FreeRequested, Action::FreeRequested)
-            | (TraceAction::FreeCompleted, Action::FreeCompleted)
-            | (TraceAction::SegmentAlloc, Action::SegmentAlloc)
-            | (TraceAction::SegmentFree, Action::SegmentFree)
-            | (TraceAction::SegmentMap, Action::SegmentMap)
-            | (TraceAction::SegmentUnmap, Action::SegmentUnmap)
-            | (TraceAction::Oom, Action::OutOfMemory)
-    )
-}
-
 /// Returns `true` if an event concerns segments.
 pub(super) const fn concerns_segments(action: TraceAction) -> bool {
     matches!(
@@ -248,7 +234,7 @@ impl Device for Script<'_> {
             return None;
         }
         self.skip_annotations();
-        let next = self.next().filter(|event| same(event.action, coming))?;
+        let next = self.next().filter(|event| event.action == coming.into())?;
         let place = equals.iter().position(|address| address.0 == next.address)?;
         self.told = Some((coming, equals[place]));
         Some(place)
@@ -266,7 +252,7 @@ impl Device for Script<'_> {
                 self.cursor += 1;
             }
             Some(event)
-                if same(event.action, entry.action)
+                if event.action == entry.action.into()
                     && (event.address, event.size) == (entry.address.0, entry.size) =>
             {
                 if was_told {

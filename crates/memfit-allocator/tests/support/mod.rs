@@ -5,12 +5,10 @@
 use std::num::NonZeroU16;
 
 use memfit_allocator::{
-    Action, Address, Allocator, BlockState, CaptureFilter, Device, Entry, PoolId, Release, ReplayConditions,
+    Address, Allocator, BlockState, CaptureFilter, Device, Entry, PoolId, Release, ReplayConditions,
     Settings, SimulatedDevice, Stream, Ticket,
 };
-use memfit_recording::{
-    Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction, TraceEvent,
-};
+use memfit_recording::{Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceEvent};
 use proptest::prelude::*;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -136,19 +134,6 @@ pub(crate) fn run(conf: &str, steps: Vec<Step>) -> Allocator<Traced> {
     allocator
 }
 
-pub(crate) fn action(action: Action) -> TraceAction {
-    match action {
-        Action::Alloc => TraceAction::Alloc,
-        Action::FreeRequested => TraceAction::FreeRequested,
-        Action::FreeCompleted => TraceAction::FreeCompleted,
-        Action::SegmentAlloc => TraceAction::SegmentAlloc,
-        Action::SegmentFree => TraceAction::SegmentFree,
-        Action::SegmentMap => TraceAction::SegmentMap,
-        Action::SegmentUnmap => TraceAction::SegmentUnmap,
-        Action::OutOfMemory => TraceAction::Oom,
-    }
-}
-
 /// Snapshot as PyTorch would have written it at the end, with a ring buffer that has dropped all but the last
 /// events.
 pub(crate) fn snapshot(allocator: &Allocator<Traced>, kept: usize) -> Snapshot {
@@ -165,7 +150,7 @@ pub(crate) fn snapshot(allocator: &Allocator<Traced>, kept: usize) -> Snapshot {
             metadata: TextId::NONE,
             stream: entry.stream.0 as u16,
             pool: NonZeroU16::new(1 + entry.pool.1 as u16),
-            action: action(entry.action),
+            action: entry.action.into(),
         });
     }
     snapshot.traces.push(0..snapshot.events.len());

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 use memfit_allocator::{
-    Action, BlockState, Edit, Program, ReplayConditions, Settings as AllocatorSettings, Stats, Tally,
-    Verification, VerifiedTrack, rewind, track,
+    BlockState, Edit, Program, ReplayConditions, Settings as AllocatorSettings, Stats, Tally, Verification,
+    VerifiedTrack, rewind, track,
 };
 use memfit_explain::{Change, Changes, Conditions, Effect, ExplainError};
 use memfit_recording::{Moment, MomentKind, Recording, Snapshot, Source, TraceAction, Track};
@@ -180,20 +180,6 @@ fn chosen<'input>(args: &ReplayArgs, recording: &'input Recording) -> Result<(&'
     found.into_iter().rev().max_by_key(trouble).ok_or_else(|| nothing(&args.file))
 }
 
-/// Action of the trace that stands for one of the replay.
-const fn recorded_as(action: Action) -> TraceAction {
-    match action {
-        Action::Alloc => TraceAction::Alloc,
-        Action::FreeRequested => TraceAction::FreeRequested,
-        Action::FreeCompleted => TraceAction::FreeCompleted,
-        Action::SegmentAlloc => TraceAction::SegmentAlloc,
-        Action::SegmentFree => TraceAction::SegmentFree,
-        Action::SegmentMap => TraceAction::SegmentMap,
-        Action::SegmentUnmap => TraceAction::SegmentUnmap,
-        Action::OutOfMemory => TraceAction::Oom,
-    }
-}
-
 /// Event of an allocator in words.
 fn event_in_words(action: TraceAction, address: u64, size: u64) -> String {
     if action == TraceAction::Oom {
@@ -219,7 +205,7 @@ fn report(args: &ReplayArgs, subject: &Subject<'_>, problems: Vec<String>) -> Re
         let recorded = event_in_words(mismatch.action, address, size);
         let replayed = mismatch.replayed.map_or_else(
             || "nothing happens".to_owned(),
-            |(action, address, size)| event_in_words(recorded_as(action), address, size),
+            |(action, address, size)| event_in_words(action.into(), address, size),
         );
         format!("at event {}: in the recording, {recorded}; in the replay, {replayed}", mismatch.event)
     });

@@ -41,17 +41,9 @@ pub(super) fn savings(analysis: &Analysis<'_>, of: impl Fn(&Life) -> bool) -> Sa
     let mut some_stay = false;
     for (place, life) in lives.iter().enumerate() {
         let made = operation(life);
-        is_full = match made.cast {
-            Cast::Input => is_full,
-            Cast::Half => false,
-            Cast::Full => true,
-        };
+        is_full = made.cast.is_full(is_full);
         let next = lives.get(place + 1).map_or(Cast::Input, |next| operation(next).cast);
-        let read_full = match next {
-            Cast::Input => is_full,
-            Cast::Half => false,
-            Cast::Full => true,
-        };
+        let read_full = next.is_full(is_full);
         let bytes = |full: bool| if full { life.block.bytes } else { life.block.bytes / 2 };
         some_stay |= is_full || read_full;
         own += life.block.bytes;

@@ -98,15 +98,20 @@ impl Canvas {
         out
     }
 
+    /// What stands for text that is left out.
+    const fn gap(self) -> &'static str {
+        if self.unicode { "…" } else { "..." }
+    }
+
     /// Cuts the end of a text that is longer than `room`: of code, the beginning says most.
     pub(super) fn cut(self, text: &str, room: usize) -> String {
         let text = one_line(text);
         if text.chars().count() <= room {
             return text.into_owned();
         }
-        let ellipsis = if self.unicode { "…" } else { "..." };
-        let kept: String = text.chars().take(room.saturating_sub(ellipsis.chars().count())).collect();
-        kept + ellipsis
+        let gap = self.gap();
+        let kept: String = text.chars().take(room.saturating_sub(gap.chars().count())).collect();
+        kept + gap
     }
 
     /// Shortens `text` to at most `room` characters by cutting out its middle.
@@ -116,7 +121,7 @@ impl Canvas {
         if count <= room {
             return text.clone().into_owned();
         }
-        let gap = if self.unicode { "…" } else { "..." };
+        let gap = self.gap();
         let keep = room.saturating_sub(gap.chars().count());
         let head: String = text.chars().take(keep / 2).collect();
         let tail: String = text.chars().skip(count - (keep - keep / 2)).collect();
