@@ -9,6 +9,9 @@ use super::*;
 use crate::search::spread::{Machines, search_spread};
 use crate::trial::{Busy, RankTrial};
 
+/// Share of the computing time that autocast leaves.
+const HALF_TIME: f64 = 0.6;
+
 /// Training on several GPUs whose memory and time follow from a few numbers.
 #[derive(Clone, Debug)]
 struct World {
@@ -87,7 +90,7 @@ impl World {
                     / f64::from(parallel.shard * parallel.tensor)
                 + group(parallel.tensor, 1) * 4.0);
         let compute = share as f64 * self.sample_ms / f64::from(parallel.tensor)
-            * if half { 0.6 } else { 1.0 }
+            * if half { HALF_TIME } else { 1.0 }
             * (1.0 + again as f64 / self.blocks as f64 / 3.0);
         (states + activations, compute + communication + pieces * 0.5)
     }
@@ -97,8 +100,10 @@ impl World {
         let (peak, time) = self.evaluate(candidate);
         let peak = peak + extra;
         let share = parallel.share(self.batch);
-        let kept = self.kept * candidate.micro_batch.unwrap_or(share).min(share)
-            / if candidate.value(Lever::AutocastBf16).is_some() { 2 } else { 1 };
+        let half = candidate.value(Lever::AutocastBf16).is_some();
+        let samples = candidate.micro_batch.unwrap_or(share).min(share);
+        let kept = self.kept * samples / if half { 2 } else { 1 };
+        let sample_ms = self.sample_ms / f64::from(parallel.tensor) * if half { HALF_TIME } else { 1.0 };
         let refused = (parallel.tensor > 1 && !self.tensor)
             .then(|| ("shard".to_owned(), "the model has no two linear layers in one module".to_owned()));
         Outcome {
@@ -120,7 +125,7 @@ impl World {
                     .map(|index| Measured {
                         name: format!("h.{index}"),
                         kept,
-                        busy_ns: (share as f64 * self.sample_ms / self.blocks as f64 / 3.0 * 1e6) as u64,
+                        busy_ns: (samples as f64 * sample_ms / self.blocks as f64 / 3.0 * 1e6) as u64,
                         output: kept / 10,
                     })
                     .collect(),
@@ -364,6 +369,41 @@ fn an_interrupted_run_of_the_last_rank_ends_the_search() {
     assert_eq!(on_card.count(), 1, "nothing runs after the interrupt");
 }
 
+/// Why the answer is not the fastest of all combinations; `None` if it is.
+fn missed(world: &mut World, machines: u32) -> Option<String> {
+    let best = exhaustive(world, machines, false).or_else(|| exhaustive(world, machines, true));
+    let answer = spread(world, machines);
+    let found = answer.chosen.as_ref().map(|chosen| milliseconds(&chosen.outcome));
+    match (found, best) {
+        (Some(found), Some(best)) if found <= best * 1.01 + 1e-9 => None,
+        (None, None) => None,
+        _ => {
+            let chosen = answer.chosen.map(|chosen| chosen.candidate.describe());
+            Some(format!("found {found:?} ({chosen:?}, {} runs), best {best:?}", answer.evaluations))
+        }
+    }
+}
+
+#[test]
+fn rare_worlds_are_searched_as_well() {
+    // Model, kept, budget, near, far, sample, GPUs.
+    for numbers in [(3, 50, 4, 1, 5, 31, 4), (2, 49, 7, 1, 5, 4, 2)] {
+        let (model, kept, budget, near, far, sample, gpus) = numbers;
+        let mut world = World {
+            model: model * GIB / 2,
+            kept: kept * GIB / 256,
+            budget: budget * GIB,
+            near_ms: f64::from(near),
+            far_ms: f64::from(far),
+            sample_ms: f64::from(sample) / 4.0,
+            batch: 8 * u64::from(gpus),
+            gpus,
+            ..World::new()
+        };
+        assert_eq!(missed(&mut world, 1), None, "{numbers:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -389,17 +429,6 @@ proptest! {
             gpus,
             ..World::new()
         };
-        let plain = exhaustive(&world, machines, false);
-        let all = plain.or_else(|| exhaustive(&world, machines, true));
-        let answer = spread(&mut world, machines);
-        let found = answer.chosen.as_ref().map(|chosen| milliseconds(&chosen.outcome));
-        match (found, all) {
-            (Some(found), Some(best)) => prop_assert!(
-                found <= best * 1.01 + 1e-9,
-                "found {found} ({}, {} runs, {}), best {best}", answer.chosen.unwrap().candidate.describe(), answer.evaluations, answer.interrupted
-            ),
-            (None, None) => {}
-            (found, best) => prop_assert!(false, "found {found:?}, best {best:?}: {world:?}"),
-        }
+        prop_assert_eq!(missed(&mut world, machines), None);
     }
 }
