@@ -80,7 +80,7 @@ class Row:
 
     def fits(self) -> bool:
         """`True` if a run has proved the first remedy, and it is not another GPU."""
-        return self.proof == "fits" and self.lever != "larger-card"
+        return self.proof == "fits" and self.lever != "larger-gpu"
 
 
 def memfit() -> str:

@@ -41,7 +41,7 @@ CASES = [
     Case("too_big", "too-big", "x = block(x)", lever="checkpointing"),
     Case("fragmented", "fragmented", "", lever="expandable-segments"),
     Case("two_batches_alive", "two-batches-alive", "F.interpolate(scores", lever="drop-variables"),
-    Case("leaking", "leaking", "model(images)", lever="keep-off-the-card"),
+    Case("leaking", "leaking", "model(images)", lever="keep-on-cpu"),
     Case("retained_graph", "retained-graph", "x = F.gelu(layer(x))", lever="release-graph"),
     Case(
         "evaluation_with_gradients", "evaluation-with-gradients", "outputs = model(inputs)", lever="no-grad"

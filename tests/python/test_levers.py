@@ -126,7 +126,7 @@ def test_levers_are_applied_in_their_order_and_undone_together() -> None:
     with pytest.raises(CannotApply, match=r"no module `blocks\.9`"):
         _levers.apply(target, [("sdpa", True), ("checkpointing", ["blocks.9"]), ("foreach-off", True)])
     with pytest.raises(CannotApply, match="change the script by hand"):
-        _levers.apply(target, [("larger-card", True)])
+        _levers.apply(target, [("larger-gpu", True)])
     assert torch.equal(flat(target.model), before)
     assert traces(target.model, target.optimizers[0]) == marks
 

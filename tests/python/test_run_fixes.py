@@ -80,7 +80,7 @@ def test_the_remedy_for_workers_on_the_gpu_is_confirmed_by_a_run() -> None:
     report = broken("outside", "--steps", "0").report
     assert (report["verdict"], report["cause"]) == ("oom", "outside")
     first = report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == ("workers-off-the-card", "run", True), first
+    assert (first["lever"], first["evidence"], first["fits"]) == ("cpu-only-workers", "run", True), first
     change = "+    loader = DataLoader(Rows(), batch_size=32, num_workers=0)"
     assert change in first["edit"]["diff"].splitlines()
     assert first["proof"]["verdict"] == "fits"
@@ -166,7 +166,7 @@ def test_a_run_that_completes_confirms_a_remedy_under_the_same_assumptions(tmp_p
     )
     answer = invoke([*CARD, "--steps", "0", "--", sys.executable, str(script)])
     first = answer.report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == ("keep-off-the-card", "run", True), first
+    assert (first["lever"], first["evidence"], first["fits"]) == ("keep-on-cpu", "run", True), first
     assert (first["proof"]["verdict"], first["proof"]["steps"]) == ("fits", 40)
     assert answer.stderr.count("running again with line") == 1, answer.stderr
     assert "running again with a GPU" not in answer.stderr

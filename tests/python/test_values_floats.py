@@ -243,7 +243,7 @@ def test_a_remedy_that_depends_on_such_a_number_is_not_proven(use: str, proven: 
     words = ["run", "--gpu", "t4", "--memory", "700MiB", "--steps", "0", "--format", "json"]
     report = invoke([*words, "--", sys.executable, str(script)]).report
     assert report["verdict"] == "oom"
-    (card,) = [fix for fix in report["fixes"] if fix["lever"] == "larger-card"]
+    (card,) = [fix for fix in report["fixes"] if fix["lever"] == "larger-gpu"]
     assert card["proof"]["verdict"] == ("fits" if proven else "unknown")
     assert (card["evidence"] == "run", card["fits"]) == (proven, True if proven else None)
 

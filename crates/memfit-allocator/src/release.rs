@@ -24,6 +24,11 @@ impl Release {
         Self { major, minor }
     }
 
+    /// Environment variable that holds the allocator's settings. 2.9 renamed it, and reads the older name, too.
+    pub const fn settings_variable(self) -> &'static str {
+        if self.at_least(2, 9) { "PYTORCH_ALLOC_CONF" } else { "PYTORCH_CUDA_ALLOC_CONF" }
+    }
+
     const fn at_least(self, major: u16, minor: u16) -> bool {
         self.major > major || (self.major == major && self.minor >= minor)
     }

@@ -1,6 +1,6 @@
 //! Explanation from the text of an out-of-memory error alone.
 
-use memfit_allocator::{LARGE_SEGMENT, SMALL_SEGMENT};
+use memfit_allocator::{LARGE_SEGMENT, Release, SMALL_SEGMENT};
 use memfit_recording::{LogFrame, OomKind, OomText};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
@@ -9,7 +9,7 @@ use crate::case::{Card, OtherProcess, Refused};
 use crate::explanation::{
     Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, NO_FIGURES,
 };
-use crate::weigh::{CONF_VARIABLE, size};
+use crate::weigh::size;
 
 /// Explains a message. The text does not show what filled the memory, leaks, or lines of the model; the gaps
 /// name what to record to learn more.
@@ -252,7 +252,8 @@ fn fixes(cause: Cause, unused: u64, others: u64, request: Option<(u64, u64)>, te
     };
     let expandable = || {
         let on = text.advice == Some(memfit_recording::Advice::ExpandableAlreadyOn);
-        let apply = Apply::Environment(CONF_VARIABLE, "expandable_segments:True".to_owned());
+        let apply =
+            Apply::Environment(Release::NEWEST.settings_variable(), "expandable_segments:True".to_owned());
         (!on).then(|| fix(Lever::ExpandableSegments, unused, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of the memory that is reserved but unallocated becomes usable", (room < requested).then_some(false), apply))
     };
     let mut fixes = Vec::new();
@@ -265,7 +266,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, request: Option<(u64, u64)>, te
             Apply::ByHand(None),
         )),
         Cause::Outside => fixes.push(fix(
-            Lever::WorkersOffTheCard,
+            Lever::CpuOnlyWorkers,
             0,
             "keep CUDA out of helper processes, and close other programs on the GPU",
             None,
@@ -342,7 +343,7 @@ Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more infor
         assert_eq!(worker_number(IN_WORKER), Some(1));
         let explanation = explain_text(&text);
         assert_eq!(explanation.cause, Cause::Outside);
-        assert_eq!(explanation.fixes[0].lever, Lever::WorkersOffTheCard);
+        assert_eq!(explanation.fixes[0].lever, Lever::CpuOnlyWorkers);
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub use explanation::{
     NO_HISTORY,
 };
 pub use holders::Holder;
+pub use memfit_allocator::Release;
 pub use memfit_patch::Change as SourceChange;
 pub use origins::is_user_file;
 pub use out_of_memory::{OutOfMemory, out_of_memory};

@@ -13,7 +13,6 @@ mod room;
 mod size;
 
 pub(crate) use memfit_vocabulary::format_size as size;
-pub(crate) use room::CONF_VARIABLE;
 
 use memfit_vocabulary::Cause;
 

@@ -68,7 +68,7 @@ pub(crate) struct Draft<'a> {
     /// Modules that the added code needs.
     pub(crate) imports: Vec<&'static str>,
     /// Environment variables to be set before torch is imported.
-    pub(crate) environment: Vec<(&'static str, &'static str)>,
+    pub(crate) environment: Vec<(&'static str, &'static str, &'static str)>,
     /// Context manager for the forward pass and the loss.
     pub(crate) context: Option<String>,
     pub(crate) pieces: Option<Pieces>,
@@ -340,7 +340,8 @@ impl<'a> Draft<'a> {
             if !imported("os") {
                 text.push_str("import os\n\n");
             }
-            for (name, value) in &self.environment {
+            for (name, value, comment) in &self.environment {
+                let _ = writeln!(text, "# {comment}");
                 let _ = writeln!(text, "os.environ.setdefault(\"{name}\", \"{value}\")");
             }
             text.push('\n');

@@ -124,8 +124,8 @@ fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value, plan: &Plan) -> Res
         Script::Accumulation => pieces::write(draft, plan),
         Script::Autocast { dtype, scaled } => precision::autocast(draft, dtype, scaled),
         Script::OptimizerKeyword { .. } => optimizer::kernel(draft, lever),
-        Script::Environment { name, value } => {
-            draft.environment.push((name, value));
+        Script::Environment { name, value, comment } => {
+            draft.environment.push((name, value, comment));
             Ok(())
         }
         Script::Statements(statements) => before::statements(draft, statements),

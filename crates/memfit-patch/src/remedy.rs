@@ -102,7 +102,7 @@ impl Code<'_> {
     /// Returns the edit for a remedy, or the reason why there is none.
     pub fn change(&self, wanted: &RemedyRequest<'_>) -> Result<Change, Refusal> {
         match (wanted.lever, wanted.known) {
-            (Lever::ReleaseGraph | Lever::KeepOffTheCard, RecordedFacts::Backwards(backwards)) => {
+            (Lever::ReleaseGraph | Lever::KeepOnCpu, RecordedFacts::Backwards(backwards)) => {
                 kept::change(self, wanted, backwards)
             }
             (Lever::DropVariables | Lever::ZeroGradEarlier, RecordedFacts::Leftovers { step, gradients }) => {
@@ -128,7 +128,7 @@ impl Code<'_> {
                 .first(wanted.sites, |scene, site| options::optimizer(scene, site, wanted.lever).map(Some)),
             (Lever::PoolOnOom, _) => self.first(wanted.sites, |scene, _| pools::lend(scene)),
             (Lever::SharePool, _) => self.first(wanted.sites, |scene, _| pools::share(scene)),
-            (Lever::WorkersOffTheCard, _) => processes::workers(self),
+            (Lever::CpuOnlyWorkers, _) => processes::workers(self),
             (Lever::EndOtherProcess, _) => processes::wait(self),
             _ => Err(Refusal::NotHere),
         }

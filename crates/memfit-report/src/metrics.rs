@@ -70,7 +70,7 @@ pub fn metrics(report: &WatchReport) -> String {
                 ("run", &run.pid.to_string()),
                 ("pid", &oom.pid.to_string()),
                 ("step", &oom.step.to_string()),
-                ("phase", &oom.phase),
+                ("phase", oom.phase.name()),
             ]);
             failed.samples.push((of_oom, oom.requested as f64));
         }
@@ -107,6 +107,8 @@ fn labels(labels: &[(&str, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memfit_vocabulary::Phase;
+
     use crate::wire::{WatchedCard, WatchedOom, WatchedProcess, schema};
 
     fn run(ended: bool) -> WatchedRun {
@@ -142,7 +144,7 @@ mod tests {
                 pid: 4712,
                 requested: 9 << 30,
                 step: 4,
-                phase: "forward".to_owned(),
+                phase: Phase::Forward,
                 module: Some("net.secret".to_owned()),
                 line: Some("/home/me/secret.py:3".to_owned()),
             }),

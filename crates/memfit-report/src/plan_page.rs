@@ -8,7 +8,7 @@ mod plot;
 
 use std::fmt::Write as _;
 
-use crate::text::{plan_in_short, plan_lever_in_words, plan_lever_meaning, size};
+use crate::text::{milliseconds, plan_in_short, plan_lever_in_words, plan_lever_meaning, size};
 use crate::wire::{PlanReport, PlanRun, PlanVerdict};
 
 const STYLE: &str = include_str!("plan_page/page.css");
@@ -92,7 +92,7 @@ fn against_time(out: &mut String, report: &PlanReport) {
     out.push_str(
         "<p class=\"key\"><span><span class=\"dot fits\"></span>fits</span><span><span class=\"dot big\"></span>too big</span>\
          <span><span class=\"dot open\"></span>not run at this GPU's capacity</span><span>ringed: the plan</span></p>\n\
-         <div class=\"scroll\"><table>\n<tr><th class=\"number\"><th class=\"number\">a step<th class=\"number\">between\
+         <div class=\"scroll\"><table>\n<tr><th class=\"number\"><th class=\"number\">a step<th class=\"number\">interval\
          <th class=\"number\">on the GPU<th class=\"number\">allocated<th>with\n",
     );
     for (number, run) in shown(report) {
@@ -103,15 +103,15 @@ fn against_time(out: &mut String, report: &PlanReport) {
         } else {
             ""
         };
-        let between = match (run.step_ms_low, run.step_ms_high) {
-            (Some(low), Some(high)) => format!("{low:.0} and {high:.0} ms"),
+        let interval = match (run.step_ms_low, run.step_ms_high) {
+            (Some(low), Some(high)) => format!("{} to {}", milliseconds(low), milliseconds(high)),
             _ => String::new(),
         };
         let _ = writeln!(
             out,
-            "<tr{row}><td class=\"number\">{number}<td class=\"number\">{}<td class=\"number soft\">{between}<td class=\"number\">{}\
+            "<tr{row}><td class=\"number\">{number}<td class=\"number\">{}<td class=\"number soft\">{interval}<td class=\"number\">{}\
              <td class=\"number\">{}<td>{}",
-            run.step_ms_estimate.map_or("?".to_owned(), |ms| format!("{ms:.1} ms")),
+            run.step_ms_estimate.map_or("?".to_owned(), milliseconds),
             size(run.peak.device_upper),
             size(run.peak.allocated),
             escaped(&plan_in_short(run))

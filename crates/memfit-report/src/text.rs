@@ -53,6 +53,17 @@ fn module_name(name: &str) -> String {
     }
 }
 
+/// Formats milliseconds with three digits, which exceeds the accuracy of the estimates.
+pub(crate) fn milliseconds(ms: f64) -> String {
+    match ms {
+        10_000.0.. => format!("{:.1} s", ms / 1000.0),
+        1000.0.. => format!("{:.2} s", ms / 1000.0),
+        100.0.. => format!("{ms:.0} ms"),
+        10.0.. => format!("{ms:.1} ms"),
+        _ => format!("{ms:.2} ms"),
+    }
+}
+
 /// Formats a number for people, with commas between thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

@@ -14,7 +14,7 @@ use memfit_report::wire::{
     CalibrateReport, CardKind, Check, CodeLine, DoctorReport, ExplainReport, Health, NotRun, OutsideModules,
     RunReport, WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun, schema,
 };
-use memfit_vocabulary::Remark;
+use memfit_vocabulary::{Phase, Remark};
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
 
 /// The text without ANSI styles.
@@ -152,7 +152,7 @@ fn runs_in_progress() {
             pid: 4713,
             requested: 3 << 30,
             step: 1235,
-            phase: "forward".into(),
+            phase: Phase::Forward,
             module: Some("encoder.layer.3".into()),
             line: Some("train.py:17 in step".into()),
         }),
@@ -319,11 +319,11 @@ fn growth_is_told_where_it_would_matter() {
     let mut report = fits();
     report.coverage.growth_per_step = Some(report.headroom / 100);
     report.coverage.steps = 4;
-    assert!(text_of(&report).contains("the GPU is full after 100 more steps"), "{}", text_of(&report));
-    assert!(text_of(&report).contains("in each step"), "{}", text_of(&report));
+    assert!(text_of(&report).contains("more: full after 100 more steps"), "{}", text_of(&report));
+    assert!(text_of(&report).contains("each step takes"), "{}", text_of(&report));
     // One difference between two steps shows no rate.
     report.coverage.steps = 3;
-    assert!(text_of(&report).contains("`--steps 10` shows whether it goes on"), "{}", text_of(&report));
+    assert!(text_of(&report).contains("`--steps 10` shows whether memory goes on growing"), "{}", text_of(&report));
     // Batches of different sizes have no growth.
     report.coverage.growth_per_step = None;
     assert!(text_of(&report).contains("the steps differ in memory"), "{}", text_of(&report));

@@ -191,7 +191,7 @@ impl LiveRun {
             pid: *pid,
             requested: oom.requested,
             step: oom.step,
-            phase: oom.phase.clone(),
+            phase: super::report::phase(&oom.phase),
             module: oom.module.clone(),
             line: oom.stack.first().cloned(),
         })

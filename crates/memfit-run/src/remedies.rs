@@ -116,7 +116,7 @@ impl Diagnosis {
         let only = fixes.iter().all(|fix| fix.card.is_some() || fix.fits == Some(false));
         let by_others = matches!(self.explanation.cause, Cause::OtherProcesses | Cause::Outside);
         let against_others =
-            |fix: &ExplainFix| matches!(fix.lever, Lever::EndOtherProcess | Lever::WorkersOffTheCard);
+            |fix: &ExplainFix| matches!(fix.lever, Lever::EndOtherProcess | Lever::CpuOnlyWorkers);
         let confirmed = |fix: &ExplainFix| fix.proof.is_some_and(|proof| proof.verdict == Verdict::Fits);
         fixes.sort_by_key(|fix| match (fix.fits, confirmed(fix)) {
             (Some(_), _) if fix.card.is_some() && !only => 3,

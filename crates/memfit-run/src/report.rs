@@ -114,7 +114,8 @@ pub fn failure(problem: Problem, device: DeviceInfo, command: Vec<String>) -> Ru
     }
 }
 
-fn phase(name: &str) -> Phase {
+/// Phase with this name.
+pub(super) fn phase(name: &str) -> Phase {
     Phase::ALL.iter().copied().find(|phase| phase.name() == name).unwrap_or(Phase::Other)
 }
 

@@ -242,6 +242,8 @@ pub enum Script {
         name: &'static str,
         /// Value.
         value: &'static str,
+        /// Comment in the script.
+        comment: &'static str,
     },
     /// Statements before the training.
     Statements(&'static [&'static str]),

@@ -2,7 +2,7 @@
 
 cause: growing-cache
 line: self.memory.append(|replay.push(
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import random

@@ -2,7 +2,7 @@
 
 cause: growing-cache
 line: self.vectors = torch.cat(|index.add(
-remedy: keep-off-the-card|preallocate
+remedy: keep-on-cpu|preallocate
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: leaking
 line: self.maps.append(
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: leaking
 line: results.append(|"optimizer": optimizer|"model": model
-remedy: keep-off-the-card|drop-variables
+remedy: keep-on-cpu|drop-variables
 """
 
 import torch

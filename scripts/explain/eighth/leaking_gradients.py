@@ -2,7 +2,7 @@
 
 cause: leaking
 line: self.history.append(|p.grad.detach().clone()|recorder.record(
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

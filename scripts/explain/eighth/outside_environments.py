@@ -2,7 +2,7 @@
 
 cause: outside
 line:
-remedy: workers-off-the-card|end-other-process
+remedy: cpu-only-workers|end-other-process
 """
 
 import torch

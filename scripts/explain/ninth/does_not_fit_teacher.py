@@ -2,7 +2,7 @@
 
 cause: does-not-fit
 line: copy.deepcopy(
-remedy: keep-off-the-card|pure-bf16|shard|quantized-weights|torchao-weights
+remedy: keep-on-cpu|pure-bf16|shard|quantized-weights|torchao-weights
 """
 
 import copy

@@ -2,7 +2,7 @@
 
 cause: fragmented
 line: torch.cdist(x, x)|gram =
-remedy: expandable-segments|by-parts|keep-off-the-card
+remedy: expandable-segments|by-parts|keep-on-cpu
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: fragmented
 line: torch.randn(CANDIDATES|planner.plan(|noise =
-remedy: expandable-segments|by-parts|keep-off-the-card|preallocate
+remedy: expandable-segments|by-parts|keep-on-cpu|preallocate
 """
 
 import torch

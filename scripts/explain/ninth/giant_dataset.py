@@ -3,7 +3,7 @@
 
 cause: giant-request
 line: images.to(device).float()
-remedy: keep-off-the-card|by-parts|resize-before-upload
+remedy: keep-on-cpu|by-parts|resize-before-upload
 """
 
 # %%

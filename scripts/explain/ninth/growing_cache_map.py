@@ -2,7 +2,7 @@
 
 cause: growing-cache
 line: self.descriptors = torch.vstack(|slam.track(|self.map.extend(
-remedy: keep-off-the-card|preallocate
+remedy: keep-on-cpu|preallocate
 """
 
 import torch

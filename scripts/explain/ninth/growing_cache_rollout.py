@@ -2,7 +2,7 @@
 
 cause: growing-cache
 line: self.observations = torch.cat(|rollout.add(
-remedy: preallocate|keep-off-the-card
+remedy: preallocate|keep-on-cpu
 """
 
 import torch

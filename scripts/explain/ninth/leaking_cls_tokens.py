@@ -2,7 +2,7 @@
 
 cause: leaking
 line: cls.append(hidden[:, 0])
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

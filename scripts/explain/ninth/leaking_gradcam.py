@@ -2,7 +2,7 @@
 
 cause: leaking
 line: self.gradients.append(|self.activations.append(
-remedy: keep-off-the-card|drop-variables
+remedy: keep-on-cpu|drop-variables
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: leaking
 line: self.inbox.put(|logger.images(|logger.log(
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import queue

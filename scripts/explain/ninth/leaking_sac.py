@@ -2,7 +2,7 @@
 
 cause: leaking
 line: self.memory.append(|agent.memory.append(|self.remember(|agent.remember(
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import random

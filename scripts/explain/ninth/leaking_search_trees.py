@@ -2,7 +2,7 @@
 
 cause: leaking
 line: Node(|self.history.append(|history.append(root)|self.dynamics(
-remedy: keep-off-the-card|drop-variables
+remedy: keep-on-cpu|drop-variables
 """
 
 import torch

@@ -3,7 +3,7 @@
 cause: first-step-surprise|does-not-fit
 line: optimizer.step()
 remedy: adafactor|8-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
-remedy: pure-bf16|lora|shard|keep-off-the-card|low-rank-gradients
+remedy: pure-bf16|lora|shard|keep-on-cpu|low-rank-gradients
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Spawned loader workers normalise images on the GPU: six CUDA contexts in addition to the trainer's.
 
 cause: outside
-remedy: workers-off-the-card|loader-workers
+remedy: cpu-only-workers|loader-workers
 """
 
 import torch

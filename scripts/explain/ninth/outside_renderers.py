@@ -1,7 +1,7 @@
 """Six simulator processes keep a small tensor each on the card, which costs a CUDA context each.
 
 cause: outside
-remedy: workers-off-the-card
+remedy: cpu-only-workers
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: two-batches-alive
 line: self.last = |logits = self.model(|.log_softmax(-1)|loss.backward()
-remedy: drop-variables|keep-off-the-card
+remedy: drop-variables|keep-on-cpu
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: two-batches-alive
 line: pictures[|pictures = |F.interpolate(|render(
-remedy: drop-variables|keep-off-the-card
+remedy: drop-variables|keep-on-cpu
 """
 
 import torch

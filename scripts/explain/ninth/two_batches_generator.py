@@ -2,7 +2,7 @@
 
 cause: two-batches-alive
 line: features = encoder(|for name, features in|x + self.|F.gelu(
-remedy: drop-variables|keep-off-the-card
+remedy: drop-variables|keep-on-cpu
 """
 
 import torch

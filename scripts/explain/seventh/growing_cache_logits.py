@@ -2,7 +2,7 @@
 
 cause: growing-cache
 line: torch.cat|all_logits =
-remedy: keep-off-the-card|preallocate
+remedy: keep-on-cpu|preallocate
 """
 
 import torch

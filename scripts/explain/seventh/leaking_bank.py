@@ -2,7 +2,7 @@
 
 cause: leaking
 line: self.bank[|.detach()|F.normalize
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: leaking
 line: .clone()|history.append|deepcopy
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

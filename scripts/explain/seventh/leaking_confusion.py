@@ -2,7 +2,7 @@
 
 cause: leaking
 line: scores.append|targets.append|sigmoid
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

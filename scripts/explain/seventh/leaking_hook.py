@@ -2,7 +2,7 @@
 
 cause: leaking
 line: activations.append|.detach()|seen[
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 cause: leaking
 line: self.cache[|torch.tril|torch.ones|masked
-remedy: keep-off-the-card
+remedy: keep-on-cpu
 """
 
 import torch

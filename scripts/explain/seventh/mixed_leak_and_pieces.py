@@ -2,7 +2,7 @@
 
 cause: leaking|fragmented
 line: shown.append|features[|.clone()|.detach()
-remedy: keep-off-the-card|expandable-segments
+remedy: keep-on-cpu|expandable-segments
 """
 
 import torch

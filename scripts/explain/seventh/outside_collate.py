@@ -2,7 +2,7 @@
 
 cause: outside
 line:
-remedy: workers-off-the-card|loader-workers
+remedy: cpu-only-workers|loader-workers
 """
 
 import torch

@@ -3,7 +3,7 @@ card.
 
 cause: outside
 line:
-remedy: workers-off-the-card|end-other-process
+remedy: cpu-only-workers|end-other-process
 """
 
 import torch

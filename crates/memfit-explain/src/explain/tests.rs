@@ -180,7 +180,7 @@ fn room_beside_what_grows_is_not_shown_to_be_enough() {
     assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
     let enough = |fix: &&Fix| fix.fits == Some(true);
     let levers: Vec<Lever> = explanation.fixes.iter().filter(enough).map(|fix| fix.lever).collect();
-    assert_eq!(levers, [Lever::KeepOffTheCard]);
+    assert_eq!(levers, [Lever::KeepOnCpu]);
     assert!(explanation.fixes.len() > 1, "{:?}", explanation.fixes);
 }
 
@@ -233,7 +233,7 @@ fn a_worker_without_room_for_a_context_is_the_cause() {
     let [fact] = &explanation.evidence[..] else { panic!("{:?}", explanation.evidence) };
     assert!(fact.text.contains("DataLoader worker process 3"), "{}", fact.text);
     assert_eq!(fact.lines[0].text.as_deref(), Some("out = model(step)"));
-    assert_eq!(explanation.fixes[0].lever, Lever::WorkersOffTheCard);
+    assert_eq!(explanation.fixes[0].lever, Lever::CpuOnlyWorkers);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_worker_that_took_the_card_before_the_training_had_a_context_is_named() {
         (
             Kin::LoaderWorker,
             "process 4711, a worker of the script's own loader, held 3.00 GiB",
-            Lever::WorkersOffTheCard,
+            Lever::CpuOnlyWorkers,
         ),
         (Kin::OfScript, "process 4711 of the same script held 3.00 GiB", Lever::EndOtherProcess),
     ] {
@@ -528,7 +528,7 @@ fn models_of_earlier_trainings_that_stay_are_a_leak() {
     let fact = &explanation.evidence[0];
     assert!(fact.text.contains("4 models made by this line are still on the GPU"), "{}", fact.text);
     assert_eq!((fact.bytes, fact.lines[0].line), (6 << 30, 7));
-    assert_eq!(explanation.fixes[0].lever, Lever::KeepOffTheCard);
+    assert_eq!(explanation.fixes[0].lever, Lever::KeepOnCpu);
     // Two may be one that is about to replace the other, and models that are freed are none.
     for track in [trained_in_turn(2, true), trained_in_turn(4, false)] {
         let explanation = explained(&track, Some(4 << 30), "").unwrap();

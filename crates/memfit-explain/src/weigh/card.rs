@@ -11,7 +11,7 @@ use crate::case::{Kin, OtherProcess, Refused};
 use crate::explanation::{Apply, Fact, Fix, Line};
 
 /// Advice for contexts of helper processes.
-const OFF_THE_CARD: &str = "keep CUDA out of helper processes: leave the tensors of DataLoader workers on the CPU, and move them in the training process";
+const CPU_ONLY: &str = "keep CUDA out of helper processes: leave the tensors of DataLoader workers on the CPU, and move them in the training process";
 
 /// Advice for GPUs that another process of the same script, or an unrelated one, uses.
 const WAIT: &str =
@@ -73,8 +73,8 @@ fn free_the_card(analysis: &Analysis<'_>, most: Option<&OtherProcess>, total: u6
     // Without workers, neither their contexts nor their tensors are on the GPU.
     let change = |lever| analysis.change(lever, &[], RecordedFacts::Nothing);
     let (lever, how, apply) = match kin {
-        _ if of_contexts => (Lever::WorkersOffTheCard, OFF_THE_CARD, change(Lever::WorkersOffTheCard)),
-        Kin::LoaderWorker => (Lever::WorkersOffTheCard, OFF_THE_CARD, Apply::ByHand(None)),
+        _ if of_contexts => (Lever::CpuOnlyWorkers, CPU_ONLY, change(Lever::CpuOnlyWorkers)),
+        Kin::LoaderWorker => (Lever::CpuOnlyWorkers, CPU_ONLY, Apply::ByHand(None)),
         Kin::OfScript => (Lever::EndOtherProcess, WAIT, change(Lever::EndOtherProcess)),
         Kin::Stranger => (Lever::EndOtherProcess, END, change(Lever::EndOtherProcess)),
     };
@@ -121,12 +121,12 @@ fn worker_context_refused(analysis: &Analysis<'_>, refused: &Refused) -> Finding
         size(reserved)
     );
     let lines = refused.lines.iter().map(|line| analysis.with_text(line.clone())).collect();
-    let apply = analysis.change(Lever::WorkersOffTheCard, &[], RecordedFacts::Nothing);
+    let apply = analysis.change(Lever::CpuOnlyWorkers, &[], RecordedFacts::Nothing);
     Finding {
         cause: Cause::Outside,
         bytes: analysis.case.card.own_outside.unwrap_or_default(),
         enough: true,
         facts: vec![Fact { text, bytes: reserved, lines }],
-        fixes: vec![modelled_fix(analysis, Lever::WorkersOffTheCard, 0, OFF_THE_CARD.to_owned(), apply)],
+        fixes: vec![modelled_fix(analysis, Lever::CpuOnlyWorkers, 0, CPU_ONLY.to_owned(), apply)],
     }
 }

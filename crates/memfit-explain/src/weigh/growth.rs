@@ -15,7 +15,7 @@ use crate::origins::{Role, Site};
 use crate::timeline::Life;
 
 /// Advice for values that are collected.
-const KEEP_OFF_THE_CARD: &str = "move what is collected over the steps off the GPU and detach it: `.detach().cpu()`, or `.item()` for a number";
+const KEEP_ON_CPU: &str = "move what is collected over the steps off the GPU and detach it: `.detach().cpu()`, or `.item()` for a number";
 
 /// Minimum number of tensors left by a step for them to be a graph, rather than a collection.
 const MIN_GRAPH_TENSORS: usize = 4;
@@ -152,7 +152,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
             "keep no tensor with an autograd graph from step to step: `.item()` or `.detach()` running totals, `.detach()` what the next step reads, and drop `retain_graph=True` where one backward pass is enough",
         )
     } else {
-        (Lever::KeepOffTheCard, KEEP_OFF_THE_CARD)
+        (Lever::KeepOnCpu, KEEP_ON_CPU)
     };
     let backwards = timeline.lives.iter().rev().filter(|life| life.role == Role::Backward);
     let backwards = analysis.places(&analysis.sites(backwards.map(|life| life.block.stack)));
@@ -178,10 +178,9 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     });
     // A detached result may keep the memory of a larger one, from which PyTorch made it in place
     // (`mse_loss`).
-    if graph
-        && let edit @ Apply::Edit(_) = analysis.change(Lever::KeepOffTheCard, &sites, RecordedFacts::Nothing)
+    if graph && let edit @ Apply::Edit(_) = analysis.change(Lever::KeepOnCpu, &sites, RecordedFacts::Nothing)
     {
-        fixes.push(replayed_fix(Lever::KeepOffTheCard, KEEP_OFF_THE_CARD.to_owned(), &then, edit));
+        fixes.push(replayed_fix(Lever::KeepOnCpu, KEEP_ON_CPU.to_owned(), &then, edit));
     }
     let enough = match timeline.trouble.requested {
         // The leak must fill the GPU, and not be a minor addition to another cause.

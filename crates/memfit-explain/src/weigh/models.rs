@@ -44,7 +44,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         size(bytes)
     );
     let how = "free each model before the next one is made: keep its score, or its `state_dict()` moved to the host, and no reference to the model or its optimizer (`del model, optimizer`)";
-    let fix = modelled_fix(analysis, Lever::KeepOffTheCard, bytes, how.to_owned(), Apply::ByHand(None));
+    let fix = modelled_fix(analysis, Lever::KeepOnCpu, bytes, how.to_owned(), Apply::ByHand(None));
     Some(Finding {
         cause: Cause::Leaking,
         bytes,

@@ -10,15 +10,6 @@ use crate::analysis::{Analysis, Replayed, SMALL_SHARE_DIVISOR, modelled_fix, rep
 use crate::explanation::{Apply, Fact, Fix, Line};
 use crate::origins::Site;
 
-/// Environment variable that all releases since 2.9 read; earlier ones know only the older name.
-pub(crate) const CONF_VARIABLE: &str = "PYTORCH_ALLOC_CONF";
-const OLD_CONF_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
-
-fn variable(analysis: &Analysis<'_>) -> &'static str {
-    let old = "2.9".parse().is_ok_and(|new| analysis.case.given.release < new);
-    if old { OLD_CONF_VARIABLE } else { CONF_VARIABLE }
-}
-
 pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let Some(requested) = analysis.timeline.trouble.requested else { return Vec::new() };
     let trouble = analysis.timeline.trouble;
@@ -63,7 +54,7 @@ fn memory_fraction(analysis: &Analysis<'_>) -> Option<Finding> {
     let by_environment = split(conf).iter().any(|item| setting_name(item) == FRACTION_SETTING);
     let (setter, apply) = if by_environment {
         let rest = without_setting(conf, FRACTION_SETTING).join(",");
-        (FRACTION_SETTING, Apply::Environment(variable(analysis), rest))
+        (FRACTION_SETTING, Apply::Environment(analysis.case.given.release.settings_variable(), rest))
     } else {
         let change = analysis.change(Lever::DropSetting, &[], RecordedFacts::MemoryFraction);
         ("torch.cuda.set_per_process_memory_fraction", change)
@@ -124,14 +115,17 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
         if then.saves > 0 && then.fits != Some(false) {
             let rest = if rest == "expandable_segments:False" { String::new() } else { rest };
             let how = if rest.is_empty() {
-                format!("leave `{name}` out of {}: that is, do not set it", variable(analysis))
+                format!(
+                    "leave `{name}` out of {}: that is, do not set it",
+                    analysis.case.given.release.settings_variable()
+                )
             } else {
-                format!("leave `{name}` out: {}={rest}", variable(analysis))
+                format!("leave `{name}` out: {}={rest}", analysis.case.given.release.settings_variable())
             };
             // If the script sets the variable itself, the remedy edits the script.
             let known = RecordedFacts::Settings { now: &analysis.case.alloc_conf, then: &rest };
             let apply = match analysis.change(Lever::DropSetting, &[], known) {
-                Apply::ByHand(_) => Apply::Environment(variable(analysis), rest),
+                Apply::ByHand(_) => Apply::Environment(analysis.case.given.release.settings_variable(), rest),
                 edit => edit,
             };
             fixes.push(replayed_fix(Lever::DropSetting, how + &reserved(analysis, &then), &then, apply));
@@ -276,8 +270,14 @@ fn remedies(analysis: &Analysis<'_>) -> Vec<Fix> {
         let helps = || then.fits == Some(true) && as_recorded().fits != Some(true);
         if then.saves > 0 || helps() {
             let conf = append_setting(&analysis.case.alloc_conf, &text);
-            let how = format!("set {}={conf}", variable(analysis)) + &reserved(analysis, &then);
-            fixes.push(replayed_fix(lever, how, &then, Apply::Environment(variable(analysis), conf)));
+            let how = format!("set {}={conf}", analysis.case.given.release.settings_variable())
+                + &reserved(analysis, &then);
+            fixes.push(replayed_fix(
+                lever,
+                how,
+                &then,
+                Apply::Environment(analysis.case.given.release.settings_variable(), conf),
+            ));
         }
     };
     if !recorded.settings.expandable_segments {

@@ -59,7 +59,7 @@ pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     // unknown: half of that sum is added for them.
     let room =
         needed.saturating_mul(5).saturating_add(needed.saturating_mul(5) / 2).max(limit.saturating_mul(2));
-    let mut fixes = vec![larger_card(analysis, room), shard(analysis, parameters)];
+    let mut fixes = vec![larger_gpu(analysis, room), shard(analysis, parameters)];
     if of_model {
         fixes.push(sixteen_bits(analysis, parameters));
     }
@@ -75,7 +75,7 @@ pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
 /// Memory sizes of existing GPUs in GiB.
 const CARD_SIZES_GIB: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180, 192, 288];
 
-fn larger_card(analysis: &Analysis<'_>, room: u64) -> Fix {
+fn larger_gpu(analysis: &Analysis<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
     let gib = CARD_SIZES_GIB.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
     let timeline = &analysis.timeline;
@@ -90,7 +90,7 @@ fn larger_card(analysis: &Analysis<'_>, room: u64) -> Fix {
         "a GPU with {gib} GiB or more{rest} (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)"
     );
     let saves = analysis.short().unwrap_or(0);
-    let fix = modelled_fix(analysis, Lever::LargerCard, saves, how, Apply::Card(gib << 30));
+    let fix = modelled_fix(analysis, Lever::LargerGpu, saves, how, Apply::Card(gib << 30));
     let fits = fix.fits.filter(|fits| steady || !fits);
     Fix { fits, ..fix }
 }
@@ -234,7 +234,7 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
         Apply::ByHand(None),
     ));
     let room = analysis.timeline.trouble.allocated + analysis.timeline.trouble.requested.unwrap_or(0);
-    fixes.push(larger_card(analysis, room + room / 2));
+    fixes.push(larger_gpu(analysis, room + room / 2));
     fixes
 }
 

@@ -59,7 +59,7 @@ pub(super) fn change(
     wanted: &RemedyRequest<'_>,
     backwards: &[Site],
 ) -> Result<Change, Refusal> {
-    let off_the_card = wanted.lever == Lever::KeepOffTheCard;
+    let off_the_card = wanted.lever == Lever::KeepOnCpu;
     let mut made: Vec<(&str, Result<Vec<Edit>, Why>)> = Vec::new();
     let mut seen: Vec<&Site> = Vec::new();
     for site in wanted.sites {

@@ -107,7 +107,7 @@ fn collected_tensors_are_detached_and_moved_to_the_host() {
         ),
     ] {
         let text = training(keeps, after);
-        let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
+        let change = change_kept(&text, Lever::KeepOnCpu, &["out = model", "loss = crit"]);
         let change = change.unwrap_or_else(|why| panic!("{keeps}: {why}"));
         assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
     }
@@ -118,7 +118,7 @@ fn collected_tensors_are_detached_and_moved_to_the_host() {
         ("total = 0.0", "total = -1.0", "total += loss", "total += loss.detach()"),
     ] {
         let text = training(keeps, "").replace(from, to);
-        let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
+        let change = change_kept(&text, Lever::KeepOnCpu, &["out = model", "loss = crit"]);
         let change = change.unwrap_or_else(|why| panic!("{to}: {why}"));
         assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
     }
@@ -166,14 +166,14 @@ fn nothing_is_cut_that_a_backward_may_flow_through() {
         ("history.append(out)", "(both := torch.cat(history))\n    both.sum().backward()", "goes through it"),
     ] {
         let text = training(keeps, after);
-        let why_refused = refused(change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]));
+        let why_refused = refused(change_kept(&text, Lever::KeepOnCpu, &["out = model", "loss = crit"]));
         assert!(why_refused.contains(why), "{keeps}; {after}: {why_refused}");
     }
     // An object's attribute may be used by other files; only in the script itself are all users known.
     let text = training("model.kept.append(out)", "");
     let at = &["out = model"];
-    assert!(change_kept(&text, Lever::KeepOffTheCard, at).is_ok());
-    let why_refused = refused(changed_in(&text, Lever::KeepOffTheCard, at, at, None, false));
+    assert!(change_kept(&text, Lever::KeepOnCpu, at).is_ok());
+    let why_refused = refused(changed_in(&text, Lever::KeepOnCpu, at, at, None, false));
     assert!(why_refused.contains("other files"), "{why_refused}");
 }
 
@@ -190,7 +190,7 @@ fn residual_connections_keep_their_graph() {
         "y = torch.zeros(3)\n        for layer in self.layers:\n            y = y + layer(x)\n        x = y",
     ] {
         let text = block.replace("ADDS", adds);
-        for lever in [Lever::ReleaseGraph, Lever::KeepOffTheCard] {
+        for lever in [Lever::ReleaseGraph, Lever::KeepOnCpu] {
             let why_refused = refused(change_kept(&text, lever, &["self.attn(", "self.mlp(", "layer(x)"]));
             assert!(why_refused.contains("backpropagate through it"), "{adds}: {why_refused}");
         }
@@ -200,7 +200,7 @@ fn residual_connections_keep_their_graph() {
         "        optimizer.zero_grad()\n",
         "        loss += 0.01 * out.pow(2).mean()\n        optimizer.zero_grad()\n",
     );
-    let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model(x)"]).unwrap();
+    let change = change_kept(&text, Lever::KeepOnCpu, &["out = model(x)"]).unwrap();
     assert_eq!(
         lines(&change),
         ["-        history.append(out)", "+        history.append(out.detach().cpu())"]
@@ -430,7 +430,7 @@ fn the_forward_goes_under_a_context() {
     for (lever, known) in [
         (Lever::ActivationOffload, RecordedFacts::Nothing),
         (Lever::NoGrad, RecordedFacts::NeverTrained(true)),
-        (Lever::KeepOffTheCard, RecordedFacts::Backwards(&[])),
+        (Lever::KeepOnCpu, RecordedFacts::Backwards(&[])),
         (Lever::Checkpointing, RecordedFacts::Nothing),
         (Lever::DropVariables, RecordedFacts::Leftovers { step: Some(&site), gradients: true }),
     ] {
@@ -564,9 +564,9 @@ fn without_a_source_there_is_no_reason_to_tell() {
         (Lever::ReleaseGraph, RecordedFacts::Backwards(&[])),
         (Lever::DropVariables, RecordedFacts::Leftovers { step: None, gradients: true }),
         (Lever::Sdpa, RecordedFacts::Nothing),
-        (Lever::WorkersOffTheCard, RecordedFacts::Nothing),
+        (Lever::CpuOnlyWorkers, RecordedFacts::Nothing),
         (Lever::Checkpointing, RecordedFacts::Nothing),
-        (Lever::LargerCard, RecordedFacts::Nothing),
+        (Lever::LargerGpu, RecordedFacts::Nothing),
     ] {
         let wanted = RemedyRequest { lever, sites: std::slice::from_ref(&site), known };
         assert_eq!(code.change(&wanted), Err(Refusal::NotHere), "{lever}");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::text::size;
+use crate::text::{milliseconds, size};
 use crate::wire::{PlanReport, PlanRun, PlanVerdict};
 
 const WIDTH: f64 = 920.0;
@@ -92,7 +92,7 @@ fn table(out: &mut String, rows: &[(&str, &PlanRun)]) {
         }
         out.push('\n');
     };
-    line("", "a step", &|run| run.step_ms_estimate.map_or("?".to_owned(), |ms| format!("{ms:.1} ms")));
+    line("", "a step", &|run| run.step_ms_estimate.map_or("?".to_owned(), milliseconds));
     line("", "on the GPU", &|run| size(run.peak.device_upper));
     let mut categories: Vec<&'static str> = Vec::new();
     for name in rows.iter().flat_map(|(_, run)| parts(run)).map(|(name, _)| name) {

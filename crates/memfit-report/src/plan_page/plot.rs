@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{class, escaped, is_chosen, shown};
-use crate::text::{plan_in_short, size};
+use crate::text::{milliseconds, plan_in_short, size};
 use crate::wire::{PlanReport, PlanRun};
 
 /// Size of the plot and margins for its axes, in user units.
@@ -204,7 +204,7 @@ fn point(
         "<g><title>{}: {}, {}</title><circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"/>\
          <text class=\"in{hollow}\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{number}</text></g>",
         escaped(&plan_in_short(run)),
-        run.step_ms_estimate.map_or("?".to_owned(), |ms| format!("{ms:.1} ms")),
+        run.step_ms_estimate.map_or("?".to_owned(), milliseconds),
         size(run.peak.device_upper),
         y + 4.0
     );

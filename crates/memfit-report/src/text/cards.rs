@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::{count as grouped, size};
+use super::{count as grouped, milliseconds, size};
 use crate::wire::{CardEvidence, CardRow, CardSort, CardVerdict, CardsReport};
 
 /// Maximum rows that are shown: of those that fit, in addition to the Pareto front, and of those that do not
@@ -30,7 +30,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     }
     let replayed = report.rows.iter().filter(|row| row.evidence == CardEvidence::Replayed).count();
     let tried = format!(
-        "{} {} of the script in {:.1} s; {replayed} of {} verdicts follow from runs on GPUs of the same architecture",
+        "{} {} of the script in {:.1} s; {replayed} of {} verdicts follow from runs on GPUs of the same compute capability",
         report.runs,
         if report.runs == 1 { "run" } else { "runs" },
         report.wall_s,
@@ -153,11 +153,11 @@ fn table(out: &mut String, report: &CardsReport, canvas: Canvas) {
                 format!("{}{padding}  {:>10}  {peak:>10}  {headroom:>10}", name(row), size(row.capacity));
             let _ = write!(line, "  {:>9}", known(row.step_ms_estimate.map(milliseconds)));
             if wide {
-                let between = row.step_ms_low.zip(row.step_ms_high);
+                let interval = row.step_ms_low.zip(row.step_ms_high);
                 let _ = write!(
                     line,
                     "  {:<17}",
-                    known(between.map(|(low, high)| format!(
+                    known(interval.map(|(low, high)| format!(
                         "{} to {}",
                         milliseconds(low),
                         milliseconds(high)
@@ -218,21 +218,6 @@ fn names(rows: &[&CardRow]) -> String {
     names.truncate(MAX_NAMED);
     let text = names.join(", ");
     if more > 0 { format!("{text} and {more} more") } else { text }
-}
-
-/// Formats a duration with three significant digits.
-pub(crate) fn milliseconds(ms: f64) -> String {
-    if ms >= 10_000.0 {
-        format!("{:.1} s", ms / 1000.0)
-    } else if ms >= 1000.0 {
-        format!("{:.2} s", ms / 1000.0)
-    } else if ms >= 100.0 {
-        format!("{ms:.0} ms")
-    } else if ms >= 10.0 {
-        format!("{ms:.1} ms")
-    } else {
-        format!("{ms:.2} ms")
-    }
 }
 
 /// Formats a number with three significant digits.

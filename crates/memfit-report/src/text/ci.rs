@@ -6,7 +6,7 @@ use anstyle::Style;
 use memfit_vocabulary::Category;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::{cards::milliseconds, signed_size, size};
+use super::{milliseconds, signed_size, size};
 use crate::wire::{CiLine, CiModule, CiReport, CiRow, CiSide, CiVerdict};
 
 /// Maximum lines and modules shown for a row.

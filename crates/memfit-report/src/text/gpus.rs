@@ -12,8 +12,8 @@ pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
     let mut out = String::new();
     let id_width = devices.iter().map(|device| device.id.len()).max().unwrap_or(4).max(4);
     let mut header = format!(
-        "{:<id_width$}  {:>10}  {:>10}  {:>3}  {:>10}",
-        "GPU", "usable", "nominal", "cc", "bandwidth"
+        "{:<id_width$}  {:>10}  {:>10}  {:>10}  {:>10}",
+        "GPU", "memory", "nominal", "capability", "bandwidth"
     );
     if wide {
         header.push_str("  driver's name");
@@ -23,7 +23,7 @@ pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
         let bandwidth = format!("{} GB/s", device.memory_bandwidth / 1_000_000_000);
         let _ = write!(
             out,
-            "{:<id_width$}  {:>10}  {:>10}  {:>3}  {bandwidth:>10}",
+            "{:<id_width$}  {:>10}  {:>10}  {:>10}  {bandwidth:>10}",
             device.id,
             device.memory.to_string(),
             device.box_memory.to_string(),
@@ -77,8 +77,8 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         device.sm.shared_memory_per_block_optin
     );
     field("multiprocessor", &limits, device.source_of("sm"));
-    field("rates", &rates(device, dot), device.source_of("rates"));
-    field("achieved", &achieved(device, dot), device.source_of("achieved"));
+    field("peak rates", &rates(device, dot), device.source_of("rates"));
+    field("achievable", &achievable(device, dot), device.source_of("achieved"));
     let link =
         format!("{}, {} GB/s each way", device.host_link.kind, device.host_link.bandwidth / 1_000_000_000);
     field("host link", &link, device.source_of("host_link"));
@@ -117,8 +117,8 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
     out
 }
 
-/// The rates that large kernels achieve: measured, or as a share of the peak rates.
-fn achieved(device: &Device, dot: &str) -> String {
+/// Rates that large kernels achieve: measured, or as a share of the peak rates.
+fn achievable(device: &Device, dot: &str) -> String {
     let (rates, achieved, seen) = (&device.rates, &device.achieved, &device.achieved.measured);
     let of = |measured: Option<u64>, peak: Option<u64>, factor: f64| {
         measured.map(|rate| rate as f64).or_else(|| peak.map(|peak| peak as f64 * factor))

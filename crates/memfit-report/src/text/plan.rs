@@ -6,7 +6,7 @@ use anstyle::Style;
 use memfit_vocabulary::{Label, Lever, Moved, Parallel, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
-use super::size;
+use super::{milliseconds, size};
 use crate::wire::{PatchNumbers, PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
 /// Maximum rows of the Pareto front.
@@ -315,14 +315,6 @@ pub(crate) fn in_short(run: &PlanRun) -> String {
         value => format!("{} {value}", lever.lever),
     }));
     parts.collect::<Vec<_>>().join(", ")
-}
-
-fn milliseconds(milliseconds: f64) -> String {
-    if milliseconds >= 1000.0 {
-        format!("{:.2} s", milliseconds / 1000.0)
-    } else {
-        format!("{milliseconds:.1} ms")
-    }
 }
 
 fn next(report: &PlanReport) -> Vec<String> {

@@ -45,7 +45,7 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     if report.told > 0 {
         let events = if report.told == 1 { "event" } else { "events" };
         let told = count(report.told);
-        fact("not predicted", &format!("{told} {events} that depend on allocations before the recording"));
+        fact("not tried", &format!("{told} {events} that depend on allocations before the recording"));
     }
     if report.ranks.len() > 1 {
         let all: Vec<String> = report.ranks.iter().map(u32::to_string).collect();
@@ -102,9 +102,9 @@ fn headline(out: &mut String, report: &ReplayReport, canvas: Canvas) {
 fn predicted(tally: Predicted) -> String {
     let Predicted { predicted, matching } = tally;
     if predicted == 0 {
-        "none".to_owned()
+        "none to compare".to_owned()
     } else {
-        format!("{} of {} predicted", count(matching), count(predicted))
+        format!("{} of {} right", count(matching), count(predicted))
     }
 }
 
@@ -151,17 +151,13 @@ const fn change_name(change: &BlockChange) -> &'static str {
 
 fn changed(change: &BlockChange) -> String {
     let blocks = if change.blocks == 1 { "block" } else { "blocks" };
-    let of = format!(
-        "{} {blocks} of {}, {} of it at the peak",
-        count(change.blocks),
-        change.of,
-        size(change.at_peak)
-    );
-    match (change.effect.as_str(), change.factor) {
-        (_, Some(factor)) => format!("{of}: {factor} times as large"),
-        ("drop", _) => format!("{of}: not allocated"),
-        _ => format!("{of}: freed at the end of their step"),
-    }
+    let effect = match (change.effect.as_str(), change.factor) {
+        (_, Some(factor)) => format!("{factor} times as large"),
+        ("drop", _) => "not allocated".to_owned(),
+        _ => "freed at the end of their step".to_owned(),
+    };
+    let at_peak = size(change.at_peak);
+    format!("{} {blocks} of {} ({at_peak} at the peak): {effect}", count(change.blocks), change.of)
 }
 
 /// The recorded figures next to the replayed ones.
@@ -198,13 +194,10 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
     let off = recorded.again.reserved as i64 - recorded.peak.reserved as i64;
     if off != 0 {
         let off = format!(
-            "a replay without changes reserves {}, {} than recorded: its addresses differ, so some blocks are split differently",
+            "replayed without changes, and without following the recorded addresses, the same calls reserve {} ({} {}): compare the column `replayed` with that",
             size(recorded.again.reserved),
-            if off > 0 {
-                format!("{} more", size(off as u64))
-            } else {
-                format!("{} less", size(off.unsigned_abs()))
-            },
+            size(off.unsigned_abs()),
+            if off > 0 { "more" } else { "less" },
         );
         out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "unchanged"), DIM, &off));
     }

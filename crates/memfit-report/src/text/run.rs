@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
+use memfit_explain::Release;
 use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{covered, grew_once, growth, not_covered, not_run, steps, without_folder};
+use super::coverage::{Growth, covered, growth, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
-use super::{count, module_name, signed_size, size};
-use crate::wire::{AtPeak, CardKind, Oom, PeakEnd, RunReport, Time, Verdict};
+use super::{count, milliseconds, module_name, signed_size, size};
+use crate::wire::{AtPeak, CardKind, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
 const MAX_MODULES: usize = 6;
@@ -29,7 +30,10 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
     if let Some(oom) = report.oom.as_ref() {
         out.push('\n');
         if report.verdict != Verdict::Oom {
-            let what = format!("It ran out of memory {} and recovered:", place_of(oom));
+            let what = format!(
+                "It ran out of memory in {} and recovered:",
+                moment(oom.step, oom.phase, oom.module.as_deref())
+            );
             out.push_str(&canvas.wrapped("  ", Style::new(), &what));
         }
         stack(&mut out, &oom.stack, canvas);
@@ -121,16 +125,14 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
                 0 => String::new(),
                 upper => format!(": at most {} used", size(upper)),
             };
-            let growing = growth(report).map_or_else(String::new, |(bytes, steps)| {
-                let (step, steps_ahead) = if report.coverage.forward_only {
-                    ("pass", format!("{} more passes", count(steps)))
+            let growing = growth(report).map_or_else(String::new, |Growth { bytes, steps_left, once }| {
+                let (step, steps) =
+                    if report.coverage.forward_only { ("pass", "passes") } else { ("step", "steps") };
+                let (bytes, left) = (size(bytes), count(steps_left));
+                if once {
+                    format!(", but the last {step} took {bytes} more than the one before: at that rate full after {left} more {steps}")
                 } else {
-                    ("step", format!("{} more steps", count(steps)))
-                };
-                if grew_once(&report.coverage) {
-                    format!(", but the last {step} took {} more than the one before", size(bytes))
-                } else {
-                    format!(", but each {step} takes {} more: full after {steps_ahead}", size(bytes))
+                    format!(", but each {step} takes {bytes} more: full after {left} more {steps}")
                 }
             });
             let style = if growing.is_empty() { GOOD } else { DOUBT };
@@ -140,7 +142,13 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
         Verdict::Oom => {
             let sentence = report.oom.as_ref().map_or_else(
                 || format!("on {place}"),
-                |oom| format!("on {place}, {}: {} more were requested", place_of(oom), size(oom.requested)),
+                |oom| {
+                    format!(
+                        "on {place}, in {}: {} more were requested",
+                        moment(oom.step, oom.phase, oom.module.as_deref()),
+                        size(oom.requested)
+                    )
+                },
             );
             (BAD, "OUT OF MEMORY", sentence)
         }
@@ -178,12 +186,17 @@ fn what_ran(report: &RunReport) -> String {
     }
 }
 
-/// Location in the training at which an out-of-memory error was raised.
-fn place_of(oom: &Oom) -> String {
-    let module = oom.module.as_deref().filter(|module| !module.is_empty());
-    let module = module.map(|module| format!(" of `{}`", module_name(module)));
-    let module = module.unwrap_or_default();
-    format!("in step {}, {}{module}", oom.step, phase(oom.phase))
+/// Step, phase and module of a moment in the training.
+pub(super) fn moment(step: u64, phase: Phase, module: Option<&str>) -> String {
+    let module = module.filter(|module| !module.is_empty());
+    let module = module.map(|module| format!(" of `{}`", module_name(module))).unwrap_or_default();
+    let phase = match phase {
+        Phase::Forward => "forward pass",
+        Phase::Backward => "backward pass",
+        Phase::Optimizer => "optimizer step",
+        Phase::Other => "outside forward, backward and optimizer",
+    };
+    format!("step {}, {phase}{module}", count(step))
 }
 
 /// Bars that together fill the GPU: each begins where the one above it ends.
@@ -315,7 +328,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("interval", &text);
     }
     if let Some(at) = &report.at_peak {
-        let mut instant = format!("step {}, {}", at.step, phase(at.phase));
+        let mut instant = moment(at.step, at.phase, None);
         if at.allocated != peak.allocated {
             let _ = write!(instant, ": {} allocated", size(at.allocated));
         }
@@ -439,25 +452,6 @@ fn step(time: &Time, dot: &str) -> Option<String> {
 /// milliseconds per step.
 const SMALL_STEP_MS: f64 = 5.0;
 
-/// Formats milliseconds with three digits, which exceeds the accuracy of the estimate.
-fn milliseconds(length: f64) -> String {
-    match length {
-        _ if length >= 10_000.0 => format!("{:.1} s", length / 1000.0),
-        _ if length >= 100.0 => format!("{length:.0} ms"),
-        _ if length >= 10.0 => format!("{length:.1} ms"),
-        _ => format!("{length:.2} ms"),
-    }
-}
-
-fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Forward => "forward pass",
-        Phase::Backward => "backward pass",
-        Phase::Optimizer => "optimizer step",
-        Phase::Other => "outside forward, backward and optimizer",
-    }
-}
-
 /// The first of the lines that read a value, without its folder, and the number of other lines.
 fn at_lines(lines: &[String]) -> String {
     let Some(first) = lines.first() else {
@@ -493,20 +487,14 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if let Some((growth, steps)) = growth(report) {
-        let grown = size(growth);
-        let what = if grew_once(coverage) {
-            format!(
-                "memory grew by {grown} from one step to the next, and `--steps 10` shows whether it goes on;"
-            )
-        } else {
-            format!("memory grew by {grown} in each step;")
-        };
-        let line = match &report.recording {
+    if let Some(growth) = growth(report) {
+        if growth.once {
+            advice.push("`--steps 10` shows whether memory goes on growing".to_owned());
+        }
+        advice.push(match &report.recording {
             Some(recording) => format!("`memfit explain {recording}` names the line that keeps the memory"),
             None => "`-o run.memfit` saves a recording, and `memfit explain run.memfit` names the line that keeps the memory".to_owned(),
-        };
-        advice.push(format!("{what} at that rate the GPU is full after {steps} more steps. {line}"));
+        });
     }
     let full = report.fidelity.remarks().any(|remark| remark.id == Remark::NotCovered.id());
     if !full && (!coverage.evaluation || !coverage.largest_batch) {
@@ -552,10 +540,11 @@ fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
         );
     }
     if share(Category::Fragmentation) > 0.1 {
-        advice.push(
-            "much memory is reserved but unallocated: try `PYTORCH_ALLOC_CONF=expandable_segments:True`"
-                .to_owned(),
-        );
+        let release = report.torch.as_ref().and_then(|torch| torch.parse().ok()).unwrap_or(Release::NEWEST);
+        advice.push(format!(
+            "much memory is reserved but unallocated: try `{}=expandable_segments:True`",
+            release.settings_variable()
+        ));
     }
     advice.push(
         "`memfit run --gpu NAME` with a larger GPU (`memfit gpus`), or with `--memory SIZE`, shows how much it needs"

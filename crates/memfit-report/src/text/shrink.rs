@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use memfit_vocabulary::counted;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::cards::milliseconds;
+use super::milliseconds;
 use super::{count as grouped, signed_size, size};
 use crate::wire::{ShrinkReport, ShrinkRow};
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::canvas::{BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::run::moment;
 use super::{count, size};
 use crate::wire::{CardKind, WatchReport, WatchedCard, WatchedProcess, WatchedRun};
 
@@ -36,14 +37,9 @@ fn one(run: &WatchedRun, canvas: Canvas) -> String {
         out.push_str(&card_lines(index, run, card, canvas));
     }
     if let Some(oom) = &run.oom {
-        let module = oom.module.as_ref().map(|module| format!(" in {module}")).unwrap_or_default();
-        let line = oom.line.as_ref().map(|line| format!(", {line}")).unwrap_or_default();
-        let text = format!(
-            "{} were requested in step {}, {}{module}{line}",
-            size(oom.requested),
-            oom.step,
-            oom.phase
-        );
+        let moment = moment(oom.step, oom.phase, oom.module.as_deref());
+        let line = oom.line.as_ref().map(|line| format!(", at {line}")).unwrap_or_default();
+        let text = format!("{} were requested in {moment}{line}", size(oom.requested));
         out.push_str(&canvas.wrapped("  out of memory: ", BAD, &text));
     }
     out.push_str(&processes(run));

@@ -1,5 +1,6 @@
 //! `memfit.watch/1`: the runs in progress, at one moment.
 
+use memfit_vocabulary::Phase;
 use serde::Serialize;
 
 use super::CardKind;
@@ -49,8 +50,8 @@ pub struct WatchedOom {
     pub requested: u64,
     /// The step in progress, counted from 1.
     pub step: u64,
-    /// `forward`, `backward`, `optimizer` or `other`.
-    pub phase: String,
+    /// Phase of the step.
+    pub phase: Phase,
     /// The innermost module.
     pub module: Option<String>,
     /// The innermost line of the user's code.

@@ -57,7 +57,7 @@ fn first(cause: Cause) -> Option<ExplainFix> {
                 line: 31,
                 diff: "--- train.py\n+++ train.py\n@@ -31,1 +31,1 @@\n-        kept.append(out)\n+        kept.append(out.detach().cpu())\n".to_owned(),
             }),
-            ..fix(Lever::KeepOffTheCard, 4 * GIB, "keep what is collected off the card")
+            ..fix(Lever::KeepOnCpu, 4 * GIB, "keep what is collected off the card")
         }),
         Cause::TooBig => by(Lever::Checkpointing, "`checkpoint` around each repeated block"),
         Cause::RetainedGraph => by(Lever::ReleaseGraph, "keep no tensor with a graph"),
@@ -67,11 +67,11 @@ fn first(cause: Cause) -> Option<ExplainFix> {
         Cause::FirstStepSurprise => by(Lever::ForeachOff, "`foreach=False`"),
         Cause::GiantRequest => by(Lever::Sdpa, "`F.scaled_dot_product_attention(q, k, v)`"),
         Cause::OtherProcesses => by(Lever::EndOtherProcess, "end the other processes first"),
-        Cause::Outside => by(Lever::WorkersOffTheCard, "keep CUDA out of helper processes"),
+        Cause::Outside => by(Lever::CpuOnlyWorkers, "keep CUDA out of helper processes"),
         Cause::PrivatePools => by(Lever::SharePool, "let graphs share one pool"),
         Cause::SettingThatHurts => by(Lever::DropSetting, "leave `max_split_size_mb` out"),
         Cause::DoesNotFit => {
-            let card = fix(Lever::LargerCard, GIB, "a card with 80 GiB or more");
+            let card = fix(Lever::LargerGpu, GIB, "a card with 80 GiB or more");
             Some(ExplainFix { card: Some(80 * GIB), ..card })
         }
     }

@@ -10,7 +10,11 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "expandable segments: less fragmentation",
     sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True: less fragmentation"),
     search: Some(Search::new(Turn::Always, 110, sense)),
-    script: Script::Environment { name: "PYTORCH_CUDA_ALLOC_CONF", value: "expandable_segments:True" },
+    script: Script::Environment {
+        name: "PYTORCH_CUDA_ALLOC_CONF",
+        value: "expandable_segments:True",
+        comment: "All PyTorch releases read this name; 2.9 added the name PYTORCH_ALLOC_CONF.",
+    },
     docs: Docs::new(
         "",
         "sets `expandable_segments:True` in the environment; warns if CUDA is already initialised",

@@ -166,7 +166,7 @@ fn less_than_the_request_need_not_be_enough_where_free_memory_is_in_pieces() {
         let explanation = explained(&run.fail(forward, 512 * MIB), Some(4096 * MIB), "").unwrap();
         let of = |lever| explanation.fixes.iter().find(|fix| fix.lever == lever).map(|fix| fix.fits);
         assert_eq!(of(Lever::Checkpointing), Some(fits), "{:?}", explanation.fixes);
-        assert_eq!(of(Lever::LargerCard), Some(None));
+        assert_eq!(of(Lever::LargerGpu), Some(None));
     }
 }
 
@@ -325,7 +325,7 @@ fn how_large_a_gpu_must_be_is_known_from_the_second_step_on() {
         }
         run.alloc(forward, 3072 * MIB, 3072 * MIB);
         let explanation = on_card(&run.fail(forward, 1024 * MIB), card.clone(), "").unwrap();
-        explanation.fixes.into_iter().find(|fix| fix.lever == Lever::LargerCard).unwrap()
+        explanation.fixes.into_iter().find(|fix| fix.lever == Lever::LargerGpu).unwrap()
     };
     for (steps, fits) in [(0, None), (1, None), (2, Some(true))] {
         let fix = larger(steps);

@@ -141,14 +141,14 @@ fn an_object_that_holds_tensors_is_not_detached() {
     const NODE: &str = "\nclass Node:\n    def __init__(self, out):\n        self.out = out\n";
     for made in ["Node(out)", "{\"out\": out}", "[out, y]", "dict(out=out)"] {
         let text = training(&format!("entry = {made}\n        history.append(entry)"), "") + NODE;
-        for (lever, at) in [(Lever::ReleaseGraph, "out = model"), (Lever::KeepOffTheCard, "entry =")] {
+        for (lever, at) in [(Lever::ReleaseGraph, "out = model"), (Lever::KeepOnCpu, "entry =")] {
             let why = refused(change_kept(&text, lever, &[at]));
             assert!(why.contains("`entry` is an object that holds tensors"), "{made}: {why}");
         }
     }
     // The return value of a function may be a tensor.
     let text = training("entry = fold(out)\n        history.append(entry)", "") + NODE;
-    let change = change_kept(&text, Lever::KeepOffTheCard, &["entry ="]).unwrap();
+    let change = change_kept(&text, Lever::KeepOnCpu, &["entry ="]).unwrap();
     assert_eq!(lines(&change)[1], "+        history.append(entry.detach().cpu())");
 }
 

@@ -15,7 +15,7 @@ fn a_function_uses_a_name_of_the_module_unless_it_binds_its_own() {
         ),
     ] {
         let text = MODULE.replace("FUNCTION", function);
-        let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model"]);
+        let change = change_kept(&text, Lever::KeepOnCpu, &["out = model"]);
         if allowed {
             let change = change.unwrap_or_else(|why| panic!("{function}: {why}"));
             assert_eq!(lines(&change)[1], "+    history.append(out.detach().cpu())");
@@ -30,13 +30,13 @@ fn a_function_uses_a_name_of_the_module_unless_it_binds_its_own() {
 fn another_objects_backward_pass_does_not_go_through_a_collected_tensor() {
     for after in ["aux.loss.backward()", "getattr(aux, \"loss\").backward()"] {
         let text = training("history.append(out)", after);
-        let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model"]);
+        let change = change_kept(&text, Lever::KeepOnCpu, &["out = model"]);
         let change = change.unwrap_or_else(|why| panic!("{after}: {why}"));
         assert_eq!(lines(&change)[1], "+        history.append(out.detach().cpu())");
     }
     let text =
         training("history.append(out)", "late = [h.mean() for h in history]\n    sum(late).backward()");
-    let why = refused(change_kept(&text, Lever::KeepOffTheCard, &["out = model"]));
+    let why = refused(change_kept(&text, Lever::KeepOnCpu, &["out = model"]));
     assert!(why.contains("a backward pass goes through it"), "{why}");
 }
 
@@ -44,7 +44,7 @@ fn another_objects_backward_pass_does_not_go_through_a_collected_tensor() {
 fn an_attributes_name_in_a_text_counts_only_where_attributes_are_looked_up() {
     let of = |after: &str| {
         let text = training("self.history.append(out)", after).replace("history = []", "self.history = []");
-        change_kept(&text.replace("main()", "main(self)"), Lever::KeepOffTheCard, &["out = model"])
+        change_kept(&text.replace("main()", "main(self)"), Lever::KeepOnCpu, &["out = model"])
     };
     let change = of("return config.get(\"history\")").unwrap();
     assert_eq!(lines(&change)[1], "+        self.history.append(out.detach().cpu())");

@@ -60,12 +60,12 @@ fn settings_go_where_the_script_sets_them() {
 #[test]
 fn workers_are_not_started_where_one_loader_has_them() {
     let text = "from torch.utils.data import DataLoader\n\ndef main():\n    loader = DataLoader(rows, num_workers=3, batch_size=2, prefetch_factor=2)\n    for x in loader:\n        y = model(x)\n\ndef never():\n    other = DataLoader(rows, num_workers=4)\n";
-    let change = changed(text, Lever::WorkersOffTheCard, &["y = model"]).unwrap();
+    let change = changed(text, Lever::CpuOnlyWorkers, &["y = model"]).unwrap();
     assert_eq!(lines(&change)[1], "+    loader = DataLoader(rows, num_workers=0, batch_size=2)");
-    let refusal = refused(changed(text, Lever::WorkersOffTheCard, &["y = model", "return"]).and_then(|_| {
+    let refusal = refused(changed(text, Lever::CpuOnlyWorkers, &["y = model", "return"]).and_then(|_| {
         changed_in(
             text,
-            Lever::WorkersOffTheCard,
+            Lever::CpuOnlyWorkers,
             &["y = model"],
             &["other ="],
             Some(RecordedFacts::Nothing),

@@ -2,4 +2,4 @@
 
 use crate::{Declaration, Label};
 
-pub(super) const LEVER: Declaration = Declaration::advice("keep-off-the-card", Label::Exact);
+pub(super) const LEVER: Declaration = Declaration::advice("keep-on-cpu", Label::Exact);

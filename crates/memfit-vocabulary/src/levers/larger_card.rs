@@ -1,5 +1,0 @@
-//! A GPU with more memory.
-
-use crate::{Declaration, Label};
-
-pub(super) const LEVER: Declaration = Declaration::advice("larger-card", Label::Exact);
