@@ -1,5 +1,7 @@
 //! `memfit rule [NAME]`
 
+use std::io::IsTerminal as _;
+
 use memfit_lint::{Fixes, Rule};
 use memfit_report::text;
 use memfit_report::wire::{RuleEntry, RuleList, RuleReport};
@@ -11,14 +13,14 @@ use crate::{CliError, Exit, Printer};
 
 /// Shows a rule's page, or lists all rules.
 pub(crate) fn rule(args: &RuleArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
-    let canvas = printer.canvas();
     if let Some(name) = &args.name {
         let rule = memfit_lint::rule(name).ok_or_else(|| unknown(name))?;
         let report = RuleReport::new(entry(rule), memfit_lint::page(rule));
         answer(&report, || text::rule(&report), &args.out, settings, printer)?;
     } else {
         let list = RuleList::new(memfit_lint::rules().map(entry).collect());
-        answer(&list, || text::rules(&list.rules, canvas), &args.out, settings, printer)?;
+        let terminal = std::io::stdout().is_terminal().then(|| printer.canvas());
+        answer(&list, || text::rules(&list.rules, terminal), &args.out, settings, printer)?;
     }
     Ok(Exit::Good)
 }

@@ -117,7 +117,7 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
         } else {
             "`--fix --unsafe-fixes` applies it: review the change"
         };
-        group = group.element(Level::NOTE.message(how));
+        group = group.element(Level::NOTE.with_name("fix").message(how));
     }
     let renderer = Renderer::styled().term_width(canvas.width.max(40));
     let renderer = if canvas.unicode {

@@ -6,8 +6,8 @@ use super::canvas::{ADVICE, BAD, BOLD, DIM, DOUBT};
 use super::{Canvas, paint};
 use crate::wire::{RuleEntry, RuleReport};
 
-/// The list.
-pub fn rules(rules: &[RuleEntry], canvas: Canvas) -> String {
+/// The list, one rule a line; on a terminal, lines are cut to its width.
+pub fn rules(rules: &[RuleEntry], terminal: Option<Canvas>) -> String {
     let mut text = String::new();
     let width = rules.iter().map(|rule| rule.name.len()).max().unwrap_or_default();
     for rule in rules {
@@ -16,14 +16,16 @@ pub fn rules(rules: &[RuleEntry], canvas: Canvas) -> String {
             "warning" => DOUBT,
             _ => ADVICE,
         };
-        let room = canvas.columns().saturating_sub(width + 2 + 9).max(20);
-        let summary = cut(
-            rule.summary
-                .strip_prefix("Finds ")
-                .or(rule.summary.strip_prefix("Notes "))
-                .unwrap_or(&rule.summary),
-            room,
-        );
+        let summary = rule
+            .summary
+            .strip_prefix("Finds ")
+            .or(rule.summary.strip_prefix("Notes "))
+            .unwrap_or(&rule.summary)
+            .trim_end_matches('.');
+        let summary = match terminal {
+            Some(canvas) => cut(summary, canvas.columns().saturating_sub(width + 2 + 9).max(20)),
+            None => summary.to_owned(),
+        };
         let _ = writeln!(
             text,
             "{}{}  {}{}  {summary}",
@@ -39,7 +41,7 @@ pub fn rules(rules: &[RuleEntry], canvas: Canvas) -> String {
 
 fn cut(text: &str, room: usize) -> String {
     if text.chars().count() <= room {
-        return text.trim_end_matches('.').to_owned();
+        return text.to_owned();
     }
     let short: String = text.chars().take(room.saturating_sub(1)).collect();
     format!("{}…", short.trim_end())
