@@ -32,8 +32,8 @@ FORMAT = (
     rb":\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
     rb":/usr/bin/qemu-aarch64-static:FP"
 )
-# Tests whose names begin so are left out: they load the machine with processes and measure their memory, of which
-# the emulator takes gigabytes for each.
+# Tests whose names begin so are left out: they measure the memory of many processes, which under emulation is
+# mostly that of the emulator, gigabytes for each.
 LEFT_OUT = "load::"
 SUITE = "bookworm"
 PYTHON = "3.11"
