@@ -26,6 +26,13 @@ scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, each, [2])""",
         "scheduler.step()",
         "",
     ),
+    "saves checkpoints": (
+        "import io",
+        "",
+        """torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, "checkpoint.pt")
+        torch.save(net, io.BytesIO())""",
+        "",
+    ),
     "PyTorch's own average": (
         "average = torch.optim.swa_utils.AveragedModel(net)",
         "",

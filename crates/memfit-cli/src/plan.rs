@@ -16,7 +16,7 @@ use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
 use memfit_report::wire::{AtPeak, Problem, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
-use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Training};
+use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Remark, Training};
 
 use crate::printer::ProgressLine;
 use crate::request::{lever_setups, parallel_setup};
@@ -339,6 +339,11 @@ impl Tries<'_> {
             self.noted_doubt = true;
             self.notes
                 .push(format!("{} is not counted as fitting although it ran: {doubt}", candidate.describe()));
+        }
+        for failure in report.fidelity.effects.iter().filter(|each| each.id == Remark::ProbeFailed.id()) {
+            if !self.notes.contains(&failure.what) {
+                self.notes.push(failure.what.clone());
+            }
         }
         let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();
         let seen = fullest.and_then(|rank| rank.training.as_ref()).map_or(0, |training| training.seen);

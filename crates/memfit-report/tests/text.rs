@@ -323,7 +323,11 @@ fn growth_is_told_where_it_would_matter() {
     assert!(text_of(&report).contains("each step takes"), "{}", text_of(&report));
     // One difference between two steps shows no rate.
     report.coverage.steps = 3;
-    assert!(text_of(&report).contains("`--steps 10` shows whether memory goes on growing"), "{}", text_of(&report));
+    assert!(
+        text_of(&report).contains("`--steps 10` shows whether memory goes on growing"),
+        "{}",
+        text_of(&report)
+    );
     // Batches of different sizes have no growth.
     report.coverage.growth_per_step = None;
     assert!(text_of(&report).contains("the steps differ in memory"), "{}", text_of(&report));

@@ -184,7 +184,9 @@ def _nbytes(tensor: torch.Tensor) -> int:
     if not hasattr(tensor, "__tensor_flatten__"):
         return int(tensor.nbytes)
     names, _ = tensor.__tensor_flatten__()
-    return sum(_nbytes(getattr(tensor, name)) for name in names)
+    parts = (getattr(tensor, name) for name in names)
+    # Not all of them are tensors: a distributed one lists its mesh as well.
+    return sum(_nbytes(part) for part in parts if isinstance(part, torch.Tensor))
 
 
 def _bootstrap(

@@ -67,8 +67,12 @@ pub fn search_spread<T: RankTrial>(
     let found = spread.search()?;
     match found {
         Some(found) => spread.answer(found).map(Some),
-        None if spread.interrupted || spread.tried.len() > 1 => Ok(Some(spread.finish(None))),
-        None => spread.on_one("no way to spread it could be run".to_owned()),
+        None if spread.interrupted || spread.shared_the_batch() => Ok(Some(spread.finish(None))),
+        None => {
+            let known = spread.rejected.iter().find(|rejected| rejected.lever == PARALLEL);
+            let why = known.map_or("no way to spread it could be run", |rejected| &rejected.why).to_owned();
+            spread.on_one(why)
+        }
     }
 }
 
@@ -168,6 +172,13 @@ impl<T: RankTrial> Spread<'_, T> {
             }
         }
         ways
+    }
+
+    /// Returns `true` if a run had its share of the batch: with all levers, it needs less memory than one GPU
+    /// alone, so that one is not searched.
+    fn shared_the_batch(&self) -> bool {
+        let parallel = |tried: &Tried| tried.candidate.parallel;
+        self.tried.iter().filter_map(parallel).any(|parallel| parallel.batches() > 1)
     }
 
     /// Returns `true` if groups of this size divide a machine evenly, or consist of whole machines.

@@ -9,11 +9,13 @@ import ctypes
 import functools
 import io
 import os
+import threading
 
 from . import device, imports
 
 # The device's code for floating-point numbers, on which nothing depends.
 KEPT = 3
+_thread = threading.local()
 
 
 def find():
@@ -111,14 +113,20 @@ def copying():
     depend on.
     """
     known = device.find()
-    if known is None:
-        yield
-        return
-    known.reading(KEPT)
+    _thread.is_copying = True
+    if known is not None:
+        known.reading(KEPT)
     try:
         yield
     finally:
-        known.reading(0)
+        _thread.is_copying = False
+        if known is not None:
+            known.reading(0)
+
+
+def is_copying():
+    """Return `True` if this thread copies tensors to a checkpoint, which changes none of them."""
+    return getattr(_thread, "is_copying", False)
 
 
 def descriptor_of(file):

@@ -6,19 +6,25 @@ copies of them and the optimizer's settings do not.
 """
 
 import contextlib
+import os
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from . import checkpoints
+from .flows import site
 from .independence import operation_name, tensors, written_tensors
+from .oom import frames_here
 
 REPEATED = "which would happen once per micro-batch instead of once per batch"
 GRADIENTS = f"the script changes gradients between the backward pass and the optimizer's step, {REPEATED}"
 HOOKS = "hooks on parameters see the gradient of each micro-batch before it is complete"
 SETTINGS = f"the script itself sets the optimizer's `{{}}` in each iteration, {REPEATED}"
-WEIGHTS = f"the script changes parameters outside the optimizer's step, {REPEATED}"
-COPIES = f"the script updates tensors from the parameters (an average of weights, or a copy), {REPEATED}"
+WEIGHTS = f"the script changes parameters outside the optimizer's step ({{}}), {REPEATED}"
+COPIES = (
+    f"the script updates tensors from the parameters (an average of weights, or a copy: {{}}), {REPEATED}"
+)
 # Writes that give the same result however often they run.
 _CLEARING = ("zero_", "_foreach_zero_")
 
@@ -152,40 +158,45 @@ class Effects:
     def ends(self):
         """Judge the tensors that were computed from parameters and still exist."""
         if self.watches and len(self._derived):
-            self.found(COPIES)
+            self.found(COPIES.format(next(iter(self._derived.values()))))
         self._derived = WeakTensorKeyDictionary()
         self._made.clear()
         self._trained = None
 
-    def look(self, func, args, kwargs, returned):
-        """Look at an operation outside autograd."""
-        if not (self._excused or self._is_stepping) and self.watches:
-            # Tensors of other kinds may have no memory to tell them by.
-            with contextlib.suppress(Exception):
-                self._look(func, args, kwargs, returned)
+    def places(self, func, args, kwargs):
+        """Return the memory whose values an operation is about to write; `None` if it does not count."""
+        if self._excused or self._is_stepping or checkpoints.is_copying() or not self.watches:
+            return None
+        # Tensors of other kinds may have no memory to tell them by.
+        with contextlib.suppress(Exception):
+            return [_memory(each) for each in written_tensors(func, args, kwargs)]
+        return None
 
-    def _look(self, func, args, kwargs, returned):
+    def look(self, func, args, kwargs, written, returned):
+        """Look at an operation outside autograd that wrote this memory."""
+        with contextlib.suppress(Exception):
+            self._look(func, args, kwargs, written, returned)
+
+    def _look(self, func, args, kwargs, written, returned):
         if torch.is_grad_enabled() and any(each.requires_grad for each in tensors(returned)):
             return
         if self._trained is None:
             self._trained = {_memory(each): each.shape for each in self._parameters()}
         inputs, outputs = list(tensors((*args, *kwargs.values()))), list(tensors(returned))
-        written = list(written_tensors(func, args, kwargs))
         shapes = {self._trained[place] for each in inputs if (place := _memory(each)) in self._trained}
         shapes |= {each.shape for each in inputs if each in self._derived}
         if written and operation_name(func) not in _CLEARING:
-            places = [_memory(each) for each in written]
-            if any(place in self._trained for place in places):
-                self.found(WEIGHTS)
-            elif shapes and any(place not in self._made for place in places):
-                self.found(COPIES)
+            if any(place in self._trained for place in written):
+                self.found(WEIGHTS.format(_described(func)))
+            elif shapes and any(place not in self._made for place in written):
+                self.found(COPIES.format(_described(func)))
         if any(each.alias_info is not None for each in func._schema.returns):
             # A view shares the memory of its base, so it makes none.
             return
         for output in outputs:
             self._made.add(_memory(output))
             if output.shape in shapes and output.numel() > 1:
-                self._derived[output] = True
+                self._derived[output] = _described(func)
 
 
 class _Between(TorchDispatchMode):
@@ -198,10 +209,19 @@ class _Between(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        # Before it runs: `set_` and the like give a tensor other memory, whose values they do not write.
+        written = self.effects.places(func, args, kwargs) if self.active else None
         returned = func(*args, **kwargs)
-        if self.active:
-            self.effects.look(func, args, kwargs, returned)
+        if written is not None:
+            self.effects.look(func, args, kwargs, written, returned)
         return returned
+
+
+def _described(func):
+    """Describe an operation and the user's line that calls it."""
+    path, line, _ = site(frames_here())
+    name = f"`{operation_name(func)}`"
+    return name if path is None else f"{name} at {os.path.basename(path)}:{line}"
 
 
 def _settings(optimizer):

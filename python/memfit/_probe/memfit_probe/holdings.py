@@ -38,7 +38,9 @@ def plain(tensor):
     if not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [each for name in names for each in plain(getattr(tensor, name))]
+    # Not all of them are tensors: a distributed one lists its mesh as well.
+    parts = (getattr(tensor, name) for name in names)
+    return [each for part in parts if hasattr(part, "untyped_storage") for each in plain(part)]
 
 
 def _count(model):

@@ -98,11 +98,13 @@ class Independence(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        follows = self.watching and self.spoilt is None
+        written = self._effects.places(func, args, kwargs) if follows and self._effects is not None else None
         returned = func(*args, **kwargs)
-        if self.watching and self.spoilt is None:
+        if follows:
             try:
-                if self._effects is not None:
-                    self._effects.look(func, args, kwargs, returned)
+                if written is not None:
+                    self._effects.look(func, args, kwargs, written, returned)
                 self._see(func, args, kwargs, returned)
             except Exception as error:
                 # The training must not end because of this check.

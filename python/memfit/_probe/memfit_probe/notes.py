@@ -9,6 +9,7 @@ import gc
 
 from . import copies, optimizer_state, sparse
 from . import watch as codes
+from .holdings import plain
 from .identity import ByIdentity
 
 # Optimizer state keeps its memory; it is checked again at these steps.
@@ -44,11 +45,9 @@ class Notes:
         local = getattr(tensor, "_local_tensor", None)
         if local is not None:
             return self.addresses(local)
-        flatten = getattr(tensor, "__tensor_flatten__", None)
         try:
-            if flatten is not None:
-                parts = [getattr(tensor, name) for name in flatten()[0]]
-                return tuple(address for part in parts for address in self.addresses(part))
+            if hasattr(tensor, "__tensor_flatten__"):
+                return tuple(address for part in plain(tensor) for address in self.addresses(part))
             return (tensor.data_ptr(),) if tensor.is_cuda else ()
         except Exception:
             # Tensors without memory (fake tensors, wrappers of transforms) raise an error.
