@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use memfit_devices::Device;
+use memfit_report::Growth;
 use memfit_report::wire::{CardRow, Problem, Verdict};
 use memfit_run::{Card, Console, Home, Interrupt, Rehearsal, Request, RunError, without_secrets};
 
@@ -49,6 +50,8 @@ pub struct Found {
     pub steps: Option<u64>,
     /// `true` if the command starts as many processes as there are GPUs.
     pub launches: bool,
+    /// `true` if a remark says that memory grows.
+    grows: bool,
     /// Remarks.
     pub notes: Vec<String>,
     /// Reason why the script fails on every GPU.
@@ -185,6 +188,13 @@ fn one_command(
         found.notes.push(only_forward.to_owned());
     }
     let cuda = found.torch.as_deref().and_then(cuda_major).unwrap_or(UNKNOWN_CUDA);
+    if !found.grows
+        && let Some(judged) = fitting.clone().find(|judged| Growth::of_run(&judged.report).is_some())
+    {
+        found.grows = true;
+        let growth = Growth::of_run(&judged.report).map(Growth::with_advice).unwrap_or_default();
+        found.notes.push(format!("on {}, {growth}", judged.device.id));
+    }
     for judged in &rows {
         for count in counts {
             if launches || *count == 1 {

@@ -14,6 +14,7 @@ use memfit_cards::{Judge, smallest_fitting};
 use memfit_channel::Planned;
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
+use memfit_report::Growth;
 use memfit_report::wire::{AtPeak, Problem, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
 use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Remark, Training};
@@ -42,6 +43,7 @@ struct Seen {
     candidate: Candidate,
     on_card: bool,
     at_peak: Option<AtPeak>,
+    growth: Option<Growth>,
     /// `true` if its verdict may depend on values that only a GPU can compute.
     depends_on_values: bool,
 }
@@ -135,6 +137,11 @@ impl<'a> Tries<'a> {
     /// Memory at the peak of a trial, by category.
     pub(crate) fn at_peak(&self, candidate: &Candidate, on_card: bool) -> Option<AtPeak> {
         self.last(candidate, on_card)?.at_peak.clone()
+    }
+
+    /// Growth of memory from step to step in a trial on the GPU.
+    pub(crate) fn growth(&self, candidate: &Candidate) -> Option<Growth> {
+        self.last(candidate, true)?.growth
     }
 
     fn last(&self, candidate: &Candidate, on_card: bool) -> Option<&Seen> {
@@ -326,6 +333,7 @@ impl Tries<'_> {
             candidate: candidate.clone(),
             on_card: room == Room::Budget,
             at_peak: report.at_peak.clone(),
+            growth: Growth::of_run(&report),
             depends_on_values: settled_by_another || outcome.depends_on_values(&request),
         });
         let completed =

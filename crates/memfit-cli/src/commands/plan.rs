@@ -13,7 +13,7 @@ use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanRank, PlanReport, PlanRun, PlanVerdict,
     RejectedLever, schema,
 };
-use memfit_report::{plan_page, text};
+use memfit_report::{Growth, plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
 use memfit_vocabulary::{Framework, Label, Lever, Value};
 
@@ -436,6 +436,8 @@ fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
     report.evaluations = found.evaluations;
     report.interrupted = found.interrupted;
     report.notes.extend(tries.notes.iter().cloned());
+    let shown = found.chosen.as_ref().unwrap_or(&found.baseline);
+    report.notes.extend(tries.growth(&shown.candidate).map(Growth::with_advice));
 }
 
 fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {

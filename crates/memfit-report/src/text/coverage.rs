@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::growth::{Growth, STEPS_TO_COMPARE};
 use crate::wire::{Coverage, RunReport};
 
 /// Maximum statements that did not run.
@@ -50,7 +51,7 @@ pub(super) fn covered(report: &RunReport) -> String {
         None if coverage.steps >= STEPS_TO_COMPARE && !coverage.largest_batch => {
             text.push_str("; the steps differ in memory, so a later batch may need more");
         }
-        _ if growth(report).is_some() => text.push_str("; memory still grew"),
+        _ if Growth::of_run(report).is_some() => text.push_str("; memory still grew"),
         _ => {}
     }
     text
@@ -67,30 +68,4 @@ pub(super) fn not_run(coverage: &Coverage) -> Vec<String> {
         others => lines.push(format!("and {others} other statements that use the GPU")),
     }
     lines
-}
-
-/// Number of steps from which their memory can be compared: the first one creates the optimizer state.
-const STEPS_TO_COMPARE: u64 = 3;
-
-/// Growth that would fill the GPU only after more steps than this is treated as noise: over a few steps it
-/// cannot be distinguished from batches of different sizes.
-const MAX_STEPS_OF_GROWTH: u64 = 10_000;
-
-/// Memory that grows from step to step.
-pub(super) struct Growth {
-    /// Bytes in each step.
-    pub(super) bytes: u64,
-    /// Steps until the GPU is full.
-    pub(super) steps_left: u64,
-    /// `true` if it was seen between two steps alone: the next one may show none.
-    pub(super) once: bool,
-}
-
-/// How memory grew; `None` if it did not, or if it may be noise.
-pub(super) fn growth(report: &RunReport) -> Option<Growth> {
-    let coverage = &report.coverage;
-    let bytes = coverage.growth_per_step.and_then(|growth| u64::try_from(growth).ok())?;
-    let steps_left = u64::try_from(report.headroom).unwrap_or(0).checked_div(bytes)?;
-    let once = coverage.steps <= STEPS_TO_COMPARE;
-    (steps_left <= MAX_STEPS_OF_GROWTH).then_some(Growth { bytes, steps_left, once })
 }

@@ -7,9 +7,10 @@ use memfit_explain::Release;
 use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{Growth, covered, growth, not_covered, not_run, steps, without_folder};
+use super::coverage::{covered, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
 use super::{count, milliseconds, module_name, signed_size, size};
+use crate::growth::Growth;
 use crate::wire::{AtPeak, CardKind, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
@@ -125,16 +126,8 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
                 0 => String::new(),
                 upper => format!(": at most {} used", size(upper)),
             };
-            let growing = growth(report).map_or_else(String::new, |Growth { bytes, steps_left, once }| {
-                let (step, steps) =
-                    if report.coverage.forward_only { ("pass", "passes") } else { ("step", "steps") };
-                let (bytes, left) = (size(bytes), count(steps_left));
-                if once {
-                    format!(", but the last {step} took {bytes} more than the one before: at that rate full after {left} more {steps}")
-                } else {
-                    format!(", but each {step} takes {bytes} more: full after {left} more {steps}")
-                }
-            });
+            let growing = Growth::of_run(report)
+                .map_or_else(String::new, |growth| format!(", but {}", growth.in_words()));
             let style = if growing.is_empty() { GOOD } else { DOUBT };
             let plan = if report.plan.is_some() { "with the plan, " } else { "" };
             (style, "FITS", format!("{plan}for {}, on {place}{used}{growing}", what_ran(report)))
@@ -487,7 +480,7 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if let Some(growth) = growth(report) {
+    if let Some(growth) = Growth::of_run(report) {
         if growth.once {
             advice.push("`--steps 10` shows whether memory goes on growing".to_owned());
         }
