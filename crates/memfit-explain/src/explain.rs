@@ -2,12 +2,14 @@
 
 use std::cmp::Reverse;
 
-use memfit_recording::Track;
+use memfit_recording::{Track, Unknown};
 use memfit_vocabulary::{Cause, Lever};
 
 use crate::analysis::Analysis;
 use crate::case::Case;
-use crate::explanation::{Apply, ConsideredCause, Explanation, Fix, LeakFacts, MomentFacts, NO_HISTORY};
+use crate::explanation::{
+    Apply, ConsideredCause, Explanation, Fix, LeakFacts, MomentFacts, NO_HISTORY, NO_PERIODS,
+};
 use crate::fragmentation::fragmentation;
 use crate::holders::holders;
 use crate::leaks::leaks;
@@ -24,9 +26,12 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
     let findings = findings(&analysis, &leaks);
     let cause =
         findings.first().filter(|finding| finding.enough).map_or(Cause::None, |finding| finding.cause);
+    // Steps that were neither recorded nor inferred have no number.
+    let has_steps = !timeline.steps.is_empty() || !case.track.unknown.contains(&Unknown::Steps);
+    let has_periods = has_steps || !timeline.periods().is_empty();
     let moment = MomentFacts {
         moment: trouble.moment,
-        step: timeline.steps_at(trouble.moment) as u64 + 1,
+        step: if has_steps { timeline.steps_at(trouble.moment) as u64 + 1 } else { 0 },
         phase: Some(trouble.phase),
         requested: trouble.requested,
         segment: analysis.segment,
@@ -56,7 +61,7 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
         leaks: leaks.collect(),
         fragmentation: fragmentation(timeline),
         considered,
-        unknown: unknown(case.track),
+        unknown: unknown(case.track, has_periods),
         evidence: findings
             .first()
             .filter(|_| cause != Cause::None)
@@ -67,8 +72,12 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
 }
 
 /// Gaps of a track, as sentences.
-fn unknown(track: &Track) -> Vec<String> {
-    let without = (!has_history(track)).then(|| NO_HISTORY.to_owned());
+fn unknown(track: &Track, has_periods: bool) -> Vec<String> {
+    let without = match (has_history(track), has_periods) {
+        (false, _) => Some(NO_HISTORY.to_owned()),
+        (true, false) => Some(NO_PERIODS.to_owned()),
+        (true, true) => None,
+    };
     without.into_iter().chain(track.unknown.iter().map(ToString::to_string)).collect()
 }
 
@@ -88,6 +97,11 @@ fn rank_fixes(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
                 fixes.push((of_cause, fix));
             }
         }
+    }
+    if grows {
+        // The others only delay the error, unless the step that failed is too large as well.
+        let enough = fixes.iter().any(|(of_cause, fix)| *of_cause && fix.fits == Some(true));
+        fixes.retain(|(of_cause, fix)| *of_cause || !enough && !matches!(fix.apply, Apply::Card(_)));
     }
     fixes.sort_by_key(|(of_cause, fix)| {
         let enough = match fix.fits {

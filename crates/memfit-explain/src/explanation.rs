@@ -34,6 +34,9 @@ pub struct Explanation {
 pub const NO_FIGURES: &str = "the message does not say how much memory was requested, in use or free, so the cause is unknown: a step that is too large, a leak, fragmentation, other processes";
 /// Gap of a snapshot that was taken without a history.
 pub const NO_HISTORY: &str = "no allocations were recorded, only the blocks in use at one moment; `torch.cuda.memory._record_memory_history()` at the start of the script records them";
+/// Gap of a history in which neither steps nor passes can be told apart.
+pub const NO_PERIODS: &str =
+    "neither steps nor the model's passes were recorded, so growth from one to the next cannot be seen";
 
 impl Explanation {
     /// Explanation for a device without events.
@@ -82,7 +85,7 @@ pub struct Line {
 pub struct MomentFacts {
     /// Index in the track.
     pub moment: u32,
-    /// Training step in progress, from 1.
+    /// Training step in progress, from 1; 0 if it is unknown.
     pub step: u64,
     /// Phase in progress.
     pub phase: Option<Phase>,

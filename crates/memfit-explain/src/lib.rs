@@ -42,7 +42,7 @@ pub use conditions::Conditions;
 pub use explain::explain;
 pub use explanation::{
     Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, NO_FIGURES,
-    NO_HISTORY,
+    NO_HISTORY, NO_PERIODS,
 };
 pub use holders::Holder;
 pub use memfit_allocator::Release;

@@ -171,17 +171,16 @@ fn growing_memory_is_named_before_the_card_is_full() {
 }
 
 #[test]
-fn room_beside_what_grows_is_not_shown_to_be_enough() {
+fn remedies_that_only_delay_the_error_are_left_out() {
     let each = 64 << 20;
     let mut track = growing(12, each);
     let full = Totals { allocated: 12 * each, reserved: 12 * each, time_us: None };
     track.add_moment(MomentKind::Oom(each), 0, StackId::NONE, full);
     let explanation = explained(&track, Some(each * 12), "").unwrap();
     assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
-    let enough = |fix: &&Fix| fix.fits == Some(true);
-    let levers: Vec<Lever> = explanation.fixes.iter().filter(enough).map(|fix| fix.lever).collect();
+    let levers: Vec<Lever> = explanation.fixes.iter().map(|fix| fix.lever).collect();
     assert_eq!(levers, [Lever::KeepOnCpu]);
-    assert!(explanation.fixes.len() > 1, "{:?}", explanation.fixes);
+    assert_eq!(explanation.fixes[0].fits, Some(true));
 }
 
 /// Steps that each keep a block and free the one from `room` steps before.

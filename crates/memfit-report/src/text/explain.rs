@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_explain::{NO_FIGURES, NO_HISTORY};
+use memfit_explain::{NO_FIGURES, NO_HISTORY, NO_PERIODS};
 use memfit_vocabulary::{Cause, Label, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
@@ -116,6 +116,7 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
     };
     let peak = &report.peak;
     let at_one_moment = report.unknown.iter().any(|gap| gap == NO_HISTORY);
+    let without_periods = report.unknown.iter().any(|gap| gap == NO_PERIODS);
     let is_empty = peak.step == 0 && peak.reserved == 0;
     let (badge, text) = if no_figures {
         ("OUT OF MEMORY".to_owned(), "for an unknown reason: the message has no figures")
@@ -123,6 +124,7 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
         let text = match (is_empty, at_one_moment) {
             (true, _) => "and no allocation was recorded",
             (false, true) => "was recorded, and there is no history that would show growth",
+            _ if without_periods => "was recorded, and growth of memory cannot be seen without steps",
             (false, false) => "and no memory growth",
         };
         ("NO OUT-OF-MEMORY ERROR".to_owned(), text)

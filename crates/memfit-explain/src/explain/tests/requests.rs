@@ -382,19 +382,19 @@ fn what_a_leak_keeps_is_not_saved_by_remedies_for_a_step() {
     let call = [MODULE, ("train.py", "train", 7)];
     let [kept, of_step] = [run.stack(&call), run.stack(&[call[0], ("train.py", "train", 8)])];
     for step in 1..=6 {
-        run.alloc(kept, 512 * MIB, 512 * MIB);
-        let own = run.alloc(of_step, 256 * MIB, 256 * MIB);
+        run.alloc(kept, 64 * MIB, 64 * MIB);
+        let own: Vec<_> = (0..6).map(|_| run.alloc(of_step, 512 * MIB, 512 * MIB)).collect();
         if step < 6 {
-            run.free(own);
+            own.into_iter().for_each(|block| run.free(block));
             let totals = run.totals();
             run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
         }
     }
-    let explanation = explained(&run.fail(of_step, 1024 * MIB), Some(4096 * MIB), "").unwrap();
-    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    let explanation = explained(&run.fail(of_step, 1100 * MIB), Some(4096 * MIB), "").unwrap();
+    assert_eq!(explanation.cause, Cause::TooBig, "{:?}", explanation.considered);
     let saves = |lever| explanation.fixes.iter().find(|fix| fix.lever == lever).map(|fix| fix.saves);
-    assert_eq!(saves(Lever::AutocastBf16), Some(128 * MIB));
-    assert_eq!(saves(Lever::Checkpointing), Some(128 * MIB));
+    assert_eq!(saves(Lever::AutocastBf16), Some(1536 * MIB));
+    assert_eq!(saves(Lever::Checkpointing), Some(1536 * MIB));
 }
 
 /// What autocast saves of activations of these operations, in MiB, or `None` if it is not offered.
