@@ -257,7 +257,7 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
             trial.changes.stacks = true;
         }
         Apply::Edit(change) => {
-            trial.with = format!("line {} of `{}` changed ({})", change.line, change.file, fix.lever);
+            trial.with = format!("{} (a change of `{}`)", fix.lever, change.file);
             trial.changes.files.insert(change.file.clone(), change.after.clone());
             if fix.lever == Lever::DropSetting {
                 // The other allocator settings of the script may have been chosen to go with the dropped one.

@@ -59,7 +59,6 @@ fn measure(
     let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;
     let request = request::to_shrink(args, settings, &catalogue)?;
     let device = request.card.info();
-    report.steps = request.steps;
     report.device = Some(device.clone());
     let chosen: Vec<&Technique> = if args.only.is_empty() {
         TECHNIQUES.iter().collect()
@@ -73,11 +72,12 @@ fn measure(
         progress: printer.progress(),
         interrupt: Interrupt::listen(),
         count: 0,
+        steps: 0,
         torch: None,
     };
     let found = table(&mut runs, &chosen, device.capacity);
     runs.progress.clear();
-    (report.runs, report.torch) = (runs.count, runs.torch.take());
+    (report.runs, report.steps, report.torch) = (runs.count, runs.steps, runs.torch.take());
     let Some(found) = found? else { return Err(memfit_run::RunError::Interrupted.into()) };
     report.baseline = Some(found.baseline);
     report.rows = found.rows;
@@ -94,6 +94,8 @@ struct Runs<'a> {
     progress: ProgressLine,
     interrupt: Interrupt,
     count: u64,
+    /// Steps that the original completed.
+    steps: u64,
     /// `torch.__version__`.
     torch: Option<String>,
 }
@@ -122,6 +124,9 @@ impl Bench for Runs<'_> {
         let mut problem = (!completed || outcome.facts.oom.is_some()).then(|| {
             failure_reason(&outcome.facts, report.problem.as_ref()).unwrap_or("it did not finish".to_owned())
         });
+        if settings.is_empty() && pass == Pass::Training {
+            self.steps = report.steps;
+        }
         let mut peak = report.peak;
         let held = reported.map(|reported| reported.holdings).unwrap_or_default();
         match reported.and_then(|reported| reported.peaks.as_ref()) {

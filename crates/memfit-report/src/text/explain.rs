@@ -225,15 +225,12 @@ pub(super) fn fixes(
         if let Some(proof) = &fix.proof {
             out.push_str(&canvas.wrapped("     ", DIM, &proven(proof)));
         }
-        let changed = fix.edit.iter().flat_map(|edit| edit.diff.lines().skip(2));
         let in_full = index == 0 || fix.fits == Some(true);
-        if let Some(edit) = fix.edit.as_ref().filter(|_| in_full) {
-            let _ = writeln!(
-                out,
-                "     {}",
-                paint(DIM, &canvas.shortened(&format!("{}:{}", edit.file, edit.line), canvas.columns() - 6))
-            );
-            for line in changed.filter(|line| line.starts_with(['+', '-'])) {
+        for (line, changed) in fix.edit.iter().filter(|_| in_full).flat_map(|edit| places(&edit.diff)) {
+            let file = fix.edit.as_ref().map_or("", |edit| &edit.file);
+            let place = canvas.shortened(&format!("{file}:{line}"), canvas.columns() - 6);
+            let _ = writeln!(out, "     {}", paint(DIM, &place));
+            for line in changed {
                 let style = if line.starts_with('+') { GOOD } else { BAD };
                 // In full, also if it is longer than a row: a shortened line could not be copied.
                 let _ = writeln!(out, "     {}", paint(style, &one_line(line)));
@@ -247,6 +244,29 @@ pub(super) fn fixes(
             paint(DIM, &format!("and {} more: {}", fixes.len() - shown, others.unwrap_or("`--format json`")))
         );
     }
+}
+
+/// The changed lines of a unified diff, by the line of the file where they are.
+fn places(diff: &str) -> Vec<(u32, Vec<&str>)> {
+    let mut places: Vec<(u32, Vec<&str>)> = Vec::new();
+    let (mut line, mut inside) = (0, false);
+    for text in diff.lines().skip(2) {
+        if let Some(ranges) = text.strip_prefix("@@ -") {
+            line = ranges.split([',', ' ']).next().and_then(|start| start.parse().ok()).unwrap_or(0);
+            inside = false;
+        } else if text.starts_with(['+', '-']) {
+            match places.last_mut().filter(|_| inside) {
+                Some((_, changed)) => changed.push(text),
+                None => places.push((line, vec![text])),
+            }
+            line += u32::from(text.starts_with('-'));
+            inside = true;
+        } else {
+            line += 1;
+            inside = false;
+        }
+    }
+    places
 }
 
 /// What a remedy does to the results of the training.

@@ -49,14 +49,14 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
         out.push_str(&canvas.wrapped("next: ", ADVICE, &line));
     }
     if let Some(patch) = &report.patch {
-        change(&mut out, patch, canvas);
+        change(&mut out, patch, report.chosen.as_ref(), canvas);
     }
     out
 }
 
 /// The plan as a patch of the script. Remarks come first, so that the patch ends the text and `git apply`
 /// accepts it.
-fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
+fn change(out: &mut String, patch: &PlanPatch, chosen: Option<&PlanRun>, canvas: Canvas) {
     let _ = writeln!(out, "\nAs a change of `{}`", patch.file);
     if let Some(proof) = &patch.proof {
         let (style, sentence) = match proof.verdict {
@@ -71,7 +71,7 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
         out.push_str(&canvas.wrapped("  ", style, &sentence));
     }
     if let Some(numbers) = &patch.numbers {
-        for (style, sentence) in in_numbers(numbers) {
+        for (style, sentence) in in_numbers(numbers, &uncompared(numbers, chosen)) {
             out.push_str(&canvas.wrapped("  ", style, &sentence));
         }
     }
@@ -94,8 +94,18 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
     }
 }
 
+/// The plan's levers that lower the precision, with which nothing could be equal.
+fn uncompared<'a>(numbers: &PatchNumbers, chosen: Option<&'a PlanRun>) -> Vec<&'a str> {
+    let levers = chosen.map(|chosen| chosen.levers.iter()).into_iter().flatten();
+    levers
+        .filter(|lever| lever.label >= Label::Precision)
+        .map(|lever| lever.lever.name())
+        .filter(|name| !numbers.levers.iter().any(|compared| compared == name))
+        .collect()
+}
+
 /// Result of comparing the training of both scripts.
-fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
+fn in_numbers(numbers: &PatchNumbers, uncompared: &[&str]) -> Vec<(Style, String)> {
     let Some(equal) = numbers.equal else {
         let why = numbers.why.as_deref().unwrap_or("it was not tried");
         let sentence =
@@ -108,8 +118,13 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
     let others: Vec<&str> =
         numbers.levers.iter().map(String::as_str).filter(|name| Some(*name) != split).collect();
     let with = if others.is_empty() { String::new() } else { format!("; with {}", others.join(", ")) };
+    let without = if uncompared.is_empty() {
+        String::new()
+    } else {
+        format!(", without {}, which lowers the precision", uncompared.join(" and "))
+    };
     let how = format!(
-        "compared on this machine's CPU ({} steps, batches of {} samples{parts}{with})",
+        "compared on this machine's CPU ({} steps, batches of {} samples{parts}{with}){without}",
         numbers.steps, numbers.batch,
     );
     let mut phrases = vec![if equal {
@@ -350,7 +365,7 @@ mod tests {
     use super::*;
 
     fn sentences(numbers: &PatchNumbers) -> String {
-        in_numbers(numbers).into_iter().map(|(_, sentence)| sentence).collect::<Vec<_>>().join("\n")
+        in_numbers(numbers, &[]).into_iter().map(|(_, sentence)| sentence).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
