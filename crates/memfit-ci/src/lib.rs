@@ -18,4 +18,4 @@ pub use baseline::{BaselineError, file_name};
 pub use batch::largest_batch;
 pub use compare::{Comparison, compare, failed};
 pub use measurement::{MeasuredLine, MeasuredModule, Measurement, Roots};
-pub use settings::{CiSettings, JudgedPeak, MaxGrowth, Script, ScriptSettings};
+pub use settings::{CiSettings, JudgedPeak, MaxGrowth, Script, ScriptSettings, ScriptsError};

@@ -70,6 +70,43 @@ pub struct Script {
     pub largest_batch: bool,
 }
 
+/// What the list of scripts lacks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScriptsError {
+    /// No GPU for a script.
+    #[error("no GPU is named for `{name}`")]
+    NoGpu {
+        /// The script's name.
+        name: String,
+    },
+    /// Two scripts would have one baseline.
+    #[error("two scripts are called `{name}` on {gpu}")]
+    SameName {
+        /// The name.
+        name: String,
+        /// The GPU.
+        gpu: String,
+    },
+    /// An empty list.
+    #[error("no scripts are listed")]
+    NoScripts,
+}
+
+impl ScriptsError {
+    /// What to write in the settings.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NoGpu { .. } => "name them: `gpus = [\"t4\"]` in `[tool.memfit.ci]`, or `--gpu`",
+            Self::SameName { .. } => {
+                "give each its own: `[[tool.memfit.ci.scripts]]`, `name = \"large\"`, `command = \"python train.py --large\"`"
+            }
+            Self::NoScripts => {
+                "list them: `[tool.memfit.ci]`, `gpus = [\"t4\"]`, `scripts = [\"python train.py\"]`; `docs/ci.md` shows all settings"
+            }
+        }
+    }
+}
+
 impl CiSettings {
     /// Default folder of the baselines.
     pub const BASELINES: &str = ".memfit/baselines";
@@ -81,19 +118,19 @@ impl CiSettings {
 
     /// Every script on every GPU; `gpu` applies to scripts for which no setting names one. The error names
     /// what the settings lack.
-    pub fn scripts(&self, gpu: Option<&str>) -> Result<Vec<Script>, String> {
+    pub fn scripts(&self, gpu: Option<&str>) -> Result<Vec<Script>, ScriptsError> {
         let mut found: Vec<Script> = Vec::new();
         for script in &self.scripts {
             let name = script.name.clone().unwrap_or_else(|| default_name(&script.command));
             let gpus = [&script.gpus, &self.gpus].into_iter().find(|gpus| !gpus.is_empty());
             let gpus = gpus.cloned().unwrap_or_else(|| gpu.into_iter().map(str::to_owned).collect());
             if gpus.is_empty() {
-                return Err(format!("no GPU is named for `{name}`"));
+                return Err(ScriptsError::NoGpu { name });
             }
             for gpu in gpus {
                 let file = crate::file_name(&name, &gpu);
                 if found.iter().any(|known| crate::file_name(&known.name, &known.gpu) == file) {
-                    return Err(format!("two scripts are called `{name}` on {gpu}"));
+                    return Err(ScriptsError::SameName { name, gpu });
                 }
                 found.push(Script {
                     name: name.clone(),
@@ -106,7 +143,7 @@ impl CiSettings {
                 });
             }
         }
-        if found.is_empty() { Err("no scripts are listed".to_owned()) } else { Ok(found) }
+        if found.is_empty() { Err(ScriptsError::NoScripts) } else { Ok(found) }
     }
 }
 
@@ -360,10 +397,12 @@ mod tests {
     #[test]
     fn scripts_need_a_gpu_and_a_name_of_their_own() {
         let settings = parse("scripts = ['python a.py']").unwrap();
-        assert!(settings.scripts(None).unwrap_err().contains("no GPU"));
+        assert!(settings.scripts(None).unwrap_err().to_string().contains("no GPU"));
         assert_eq!(settings.scripts(Some("t4")).unwrap()[0].max_growth, MaxGrowth::Share(0.01));
         let twice = parse("scripts = ['python a.py', 'python b/a.py']").unwrap();
-        assert!(twice.scripts(Some("t4")).unwrap_err().contains("two scripts are called `a`"));
+        let error = twice.scripts(Some("t4")).unwrap_err();
+        assert_eq!(error.to_string(), "two scripts are called `a` on t4");
+        assert!(error.hint().contains("`name = "));
         assert!(CiSettings::default().scripts(Some("t4")).is_err());
     }
 

@@ -264,6 +264,8 @@ pub enum CliError {
         file: PathBuf,
         /// Reason.
         why: String,
+        /// What to write.
+        hint: &'static str,
     },
     /// `memfit ci` does not run on the real GPU.
     #[error("`memfit ci` measures on virtual GPUs, which are the same on every machine")]
@@ -480,9 +482,8 @@ impl Hint for CliError {
             Self::PlanUnsettled(_) => {
                 vec!["a plan needs sizes that do not depend on computed values: `memfit run --gpu local` measures them on a real GPU".to_owned()]
             }
-            Self::NoCiSettings | Self::CiSettings { .. } => vec![
-                "list them: `[tool.memfit.ci]`, `gpus = [\"t4\"]`, `scripts = [\"python train.py\"]`; `docs/ci.md` shows all settings".to_owned(),
-            ],
+            Self::NoCiSettings => vec![memfit_ci::ScriptsError::NoScripts.hint().to_owned()],
+            Self::CiSettings { hint, .. } => vec![(*hint).to_owned()],
             Self::CiForLocal => vec!["name a GPU of `memfit gpus`".to_owned()],
             Self::Checkout(error) => error.hint().into_iter().collect(),
             Self::Baseline { .. } => vec!["`memfit ci --accept` writes it again".to_owned()],

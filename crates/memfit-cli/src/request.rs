@@ -149,6 +149,7 @@ pub(crate) fn to_track(
     let choice = script.gpu.parse::<GpuChoice>().map_err(|why| CliError::CiSettings {
         file: settings.folder.join("pyproject.toml"),
         why: format!("the GPU `{}` of `{}`: {why}", script.gpu, script.name),
+        hint: "`memfit gpus` lists all names; `:2` behind one stands for two of them",
     })?;
     if choice.name.eq_ignore_ascii_case(LOCAL) {
         return Err(CliError::CiForLocal);

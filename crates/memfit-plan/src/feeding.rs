@@ -125,7 +125,8 @@ fn proposal(one: &Given, batches: &Batches, card_ms: Option<f64>, why: String) -
     Proposal {
         workers,
         prefetch: (workers > 0).then(|| prefetch(workers, batches, one.batch_ms.max(card_ms.unwrap_or(0.0)))),
-        pinned: !batches.on_card,
+        // Without workers, the training itself would copy each batch to pinned memory.
+        pinned: !batches.on_card && workers > 0,
         persistent: workers > 0,
         keeps_up: None,
         why,

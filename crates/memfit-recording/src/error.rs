@@ -105,7 +105,7 @@ pub enum OpenError {
         why: String,
     },
     /// The file is a text without an out-of-memory error.
-    #[error("it contains no out-of-memory error ({lines} {})", if *lines == 1 { "line" } else { "lines" })]
+    #[error("it is no recording, snapshot or trace, and a text without an out-of-memory error ({lines} {})", if *lines == 1 { "line" } else { "lines" })]
     NoError {
         /// Number of lines searched.
         lines: u64,

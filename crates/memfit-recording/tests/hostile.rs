@@ -158,7 +158,7 @@ const TOO_SHORT: [&str; 7] = [
     "the file is empty",
     "this is not a file that memfit can read",
     "this is not a memfit recording",
-    "it contains no out-of-memory error",
+    "it is no recording, snapshot or trace, and a text without an out-of-memory error",
     "no snapshot is in it",
     "it does not begin like a SQLite 3 file",
     "it has no table",

@@ -3,6 +3,8 @@
 //! Each renderer returns a string with ANSI styles; the code that prints it removes them if they are not
 //! wanted.
 
+use std::sync::LazyLock;
+
 mod calibrate;
 mod canvas;
 mod cards;
@@ -51,6 +53,15 @@ fn module_name(name: &str) -> String {
         [b'0'..=b'9', ..] => format!("model.{name}"),
         _ => name.to_owned(),
     }
+}
+
+/// A place or a frame without the current folder, in which most scripts are.
+fn from_here(place: &str) -> &str {
+    static HERE: LazyLock<Option<String>> = LazyLock::new(|| {
+        let folder = std::env::current_dir().ok()?.to_str()?.to_owned();
+        (folder.len() > 1).then(|| format!("{folder}/"))
+    });
+    HERE.as_deref().and_then(|folder| place.strip_prefix(folder)).unwrap_or(place)
 }
 
 /// Formats milliseconds with three digits, which exceeds the accuracy of the estimates.

@@ -43,6 +43,8 @@ fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u
         (None, _) => "starting".to_owned(),
         (Some(torch), 0) => format!("torch {torch}"),
         (Some(_), steps) if wanted == 0 => format!("step {steps}"),
+        // `--cover full` adds a step with a batch of the largest items.
+        (Some(_), steps) if steps > wanted => format!("after {wanted} steps"),
         (Some(_), steps) => format!("step {steps} of {wanted}"),
     };
     let memory = fullest.filter(|card| card.used > 0).map(|card| {

@@ -97,8 +97,11 @@ fn judge(
         count => format!("{}:{count}", gpu.name),
     });
     let file = settings.folder.join("pyproject.toml");
-    let scripts =
-        ci.scripts(gpu.as_deref()).map_err(|why| CliError::CiSettings { file: file.clone(), why })?;
+    let scripts = ci.scripts(gpu.as_deref()).map_err(|error| CliError::CiSettings {
+        file: file.clone(),
+        why: error.to_string(),
+        hint: error.hint(),
+    })?;
     // Listens for signals from here on, so that an interrupt removes the checkout.
     let interrupt = Interrupt::listen();
     let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;

@@ -179,7 +179,7 @@ pub(crate) fn explaining(row: &CiRow) -> (Vec<&CiLine>, Vec<&CiModule>) {
 pub(crate) fn holds(line: &CiLine) -> String {
     let what = if line.category == Category::Unknown.name() { "tensors" } else { &line.category };
     match &line.module {
-        Some(module) => format!("{what} of {module}"),
+        Some(module) => format!("{what}, the largest part in {module}"),
         None => what.to_owned(),
     }
 }
@@ -246,6 +246,9 @@ pub(crate) fn next(report: &CiReport) -> Option<String> {
         ),
         CiVerdict::Shrank | CiVerdict::New if report.base.is_none() => {
             Some("`memfit ci --accept` writes these peaks as baselines; commit them".to_owned())
+        }
+        _ if report.base.is_none() && report.rows.iter().any(|row| row.verdict == CiVerdict::New) => {
+            Some("`memfit ci --accept` writes the new peaks as baselines; commit them".to_owned())
         }
         _ => None,
     }

@@ -89,7 +89,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
         field("collating", &format!("{} ms a batch", figure(collate)));
     }
     if !batch.on_card {
-        field("pinning", &format!("{} ms a batch, in a separate thread", figure(batch.pin_ms)));
+        field("pinning", &format!("{} ms a batch, with workers in a thread of its own", figure(batch.pin_ms)));
     }
     if let (Some(step), Some(rate)) = (report.step_ms_estimate, report.card_samples_per_s) {
         let many = report.batches_per_step.unwrap_or(1.0);
@@ -137,7 +137,7 @@ fn table(report: &LoaderReport, own: &LoaderSettings, canvas: Canvas, out: &mut 
             size(trial.memory),
             trial.card_waits.map_or_else(none, |share| format!("{:.0} %", 100.0 * share)),
         ];
-        let mark = if trial.workers == own.num_workers { "  the script's" } else { "" };
+        let mark = if trial.workers == own.num_workers { "  (the script's setting)" } else { "" };
         let _ = writeln!(out, "{}{}", line(cells), paint(DIM, mark));
     }
     if report.card_samples_per_s.is_some() {

@@ -7,7 +7,7 @@ use memfit_explain::{NO_FIGURES, NO_HISTORY, NO_PERIODS};
 use memfit_vocabulary::{Cause, Label, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::{count, module_name, size};
+use super::{count, from_here, module_name, size};
 use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, Verdict};
 
 const SIZE: usize = 11;
@@ -44,12 +44,10 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     if !report.leaks.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What grows with each step"));
         for leak in report.leaks.iter().take(MAX_BRANCHES) {
-            let place = leak.line.as_ref().map(place).or_else(|| leak.module.clone());
-            let text = format!(
-                "per step, {} so far: {}",
-                size(leak.bytes),
-                place.unwrap_or_else(|| "(line not known)".to_owned())
-            );
+            let module = leak.module.as_deref().filter(|name| !name.is_empty()).map(module_name);
+            let places: Vec<String> = module.into_iter().chain(leak.line.as_ref().map(place)).collect();
+            let place = if places.is_empty() { "(line not known)".to_owned() } else { places.join("  ") };
+            let text = format!("per step, {} so far: {place}", size(leak.bytes));
             out.push_str(&canvas.wrapped(
                 &format!("  {:>SIZE$}  ", size(leak.per_step)),
                 Style::new(),
@@ -162,7 +160,7 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
 }
 
 fn place(line: &CodeLine) -> String {
-    format!("{}:{}", line.file, line.line)
+    format!("{}:{}", from_here(&line.file), line.line)
 }
 
 /// A line with its function.
@@ -228,7 +226,7 @@ pub(super) fn fixes(
         let in_full = index == 0 || fix.fits == Some(true);
         for (line, changed) in fix.edit.iter().filter(|_| in_full).flat_map(|edit| places(&edit.diff)) {
             let file = fix.edit.as_ref().map_or("", |edit| &edit.file);
-            let place = canvas.shortened(&format!("{file}:{line}"), canvas.columns() - 6);
+            let place = canvas.shortened(&format!("{}:{line}", from_here(file)), canvas.columns() - 6);
             let _ = writeln!(out, "     {}", paint(DIM, &place));
             for line in changed {
                 let style = if line.starts_with('+') { GOOD } else { BAD };

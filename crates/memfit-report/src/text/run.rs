@@ -9,9 +9,9 @@ use memfit_vocabulary::{Category, Phase, Remark};
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{covered, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
-use super::{count, milliseconds, module_name, signed_size, size};
+use super::{count, from_here, milliseconds, module_name, signed_size, size};
 use crate::growth::Growth;
-use crate::wire::{AtPeak, CardKind, PeakEnd, RunReport, Time, Verdict};
+use crate::wire::{AtPeak, CardKind, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
 const MAX_MODULES: usize = 6;
@@ -44,6 +44,8 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
         if failed(report) {
             let what = format!("What filled the GPU in the {} before that:", steps(&report.coverage));
             out.push_str(&canvas.wrapped("  ", BOLD, &what));
+        } else if report.verdict == Verdict::Oom {
+            out.push_str(&canvas.wrapped("  ", BOLD, "At the peak, before the request that failed:"));
         }
         card(&mut out, report, canvas);
         modules(&mut out, report.at_peak.as_ref(), canvas);
@@ -73,7 +75,7 @@ fn stack(out: &mut String, frames: &[String], canvas: Canvas) {
                 let _ = writeln!(out, "    {}", paint(DIM, "which called libraries, innermost first:"));
             }
         }
-        let frame = if in_library { without_packages_folder(frame) } else { frame };
+        let frame = if in_library { without_packages_folder(frame) } else { from_here(frame) };
         let line = canvas.shortened(&format!("at {frame}"), canvas.columns() - 4);
         let _ = writeln!(out, "    {}", paint(DIM, &line));
     }
@@ -284,10 +286,36 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
         out.push_str(&canvas.wrapped(&first, Style::new(), &format!("outside of modules{place}")));
     }
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
-    for module in peak.modules.iter().take(MAX_MODULES) {
-        let name = canvas.shortened(&module_name(&module.name), room);
-        let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
+    for alike in repeated(&peak.modules).iter().take(MAX_MODULES) {
+        let [first, .., last] = alike.as_slice() else {
+            for module in alike {
+                let name = canvas.shortened(&module_name(&module.name), room);
+                let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
+            }
+            continue;
+        };
+        let names = format!("each of {} to {}", module_name(&first.name), module_name(&last.name));
+        let names = canvas.shortened(&names, room);
+        let _ = writeln!(out, "  {:>width$}  {names}", size(first.bytes), width = LABEL + SIZE);
     }
+}
+
+/// Modules whose names differ in numbers alone, such as those of repeated blocks, and whose sizes read alike
+/// are together.
+fn repeated(modules: &[ModuleBytes]) -> Vec<Vec<&ModuleBytes>> {
+    let pattern = |name: &str| name.replace(|character: char| character.is_ascii_digit(), "#");
+    let mut groups: Vec<Vec<&ModuleBytes>> = Vec::new();
+    for module in modules {
+        let same = |group: &&mut Vec<&ModuleBytes>| {
+            let first = group[0];
+            size(first.bytes) == size(module.bytes) && pattern(&first.name) == pattern(&module.name)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(module),
+            None => groups.push(vec![module]),
+        }
+    }
+    groups
 }
 
 fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
