@@ -34,9 +34,7 @@ enum Distribution {
     Range,
     /// Real numbers from a base on, within a range.
     Uniform,
-    /// Positive numbers.
-    Positive,
-    /// Any other: zero could be drawn.
+    /// Any other.
     Other,
 }
 
@@ -53,11 +51,6 @@ impl Random {
             Distribution::Range
         } else if store.contains("uniform_kernel<") {
             Distribution::Uniform
-        } else if ["exponential_kernel<", "log_normal_kernel<", "geometric_kernel<"]
-            .iter()
-            .any(|name| store.contains(name))
-        {
-            Distribution::Positive
         } else {
             Distribution::Other
         };
@@ -69,7 +62,7 @@ impl Random {
         let distribution = match self.distribution {
             Distribution::Range => FIELDS_OFFSET + 16,
             Distribution::Uniform => FIELDS_OFFSET + 2 * self.element.for_arithmetic().size(),
-            Distribution::Positive | Distribution::Other => 8,
+            Distribution::Other => 8,
         };
         vec![8..=8, ANY, ANY, distribution..=usize::MAX]
     }
@@ -84,7 +77,7 @@ impl Random {
             return Some(());
         }
         let mut bytes = vec![0; count * self.element.size()];
-        let value = self.plausible_value(arguments, memory).unwrap_or(Value::Int(0));
+        let Some(value) = self.plausible_value(arguments, memory) else { return Some(()) };
         bytes.chunks_exact_mut(self.element.size()).for_each(|element| self.element.store(value, element));
         memory.guess(target, &bytes, Assumption::Random);
         Some(())
@@ -108,11 +101,14 @@ impl Random {
             }
             Distribution::Uniform => {
                 let (range, base) = (real(FIELDS_OFFSET)?, real(FIELDS_OFFSET + math.size())?);
-                let middle = base + range / 2.0;
-                (middle.is_finite() && middle.abs() < 1e9).then_some(Value::Real(middle))?
+                // Neither end: a script may take a logarithm, and the upper one is not drawn. All types
+                // represent it exactly.
+                let share = memory.policy()?.between(1, 255) as f64 / 256.0;
+                let number = base + range * share;
+                (number.is_finite() && number.abs() < 1e9).then_some(Value::Real(number))?
             }
-            Distribution::Positive => Value::Int(1),
-            Distribution::Other => Value::Int(0),
+            // They have no bounds.
+            Distribution::Other => return None,
         })
     }
 }

@@ -112,7 +112,10 @@ fn unreadable_sources_are_refused_with_the_reason() {
         (&b""[..], "the file is empty"),
         (b"PK\x03\x04and more", "the file is a zip archive, which memfit cannot read"),
         (b"BZh91AY&SY", "the file is compressed with bzip2, which memfit cannot read"),
-        (b"nothing\nhere\n", "it is no recording, snapshot or trace, and a text without an out-of-memory error (2 lines)"),
+        (
+            b"nothing\nhere\n",
+            "it is no recording, snapshot or trace, and a text without an out-of-memory error (2 lines)",
+        ),
         (b"\0\0\0\0", "this is not a file that memfit can read"),
         (
             b"<html><body>hello</body></html>",

@@ -49,7 +49,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::IntegerExtreme => ("`max` or `min` of computed integers, taken as 0", Stake::Number),
         Assumption::Position => ("a result of `argmax` or `argmin`, taken as 0", Stake::Number),
         Assumption::Ranking => ("indices of `topk` or `sort`, taken in ascending order", Stake::Number),
-        Assumption::Random => ("random numbers that the GPU generates", Stake::Value),
+        Assumption::Random => ("random numbers that the GPU generates", Stake::Size),
         Assumption::UnknownTruth => {
             ("a condition on computed values, taken as false, or as true in an `assert`", Stake::Condition)
         }
@@ -60,9 +60,10 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
             "a value that only a GPU can compute, which the script compares, rounds or copies to the host; taken as 0",
             Stake::Number,
         ),
-        Assumption::DecidingCount => {
-            ("a count that only a GPU can compute, used for more than printing and sizes", Stake::Count)
-        }
+        Assumption::DecidingCount => (
+            "a count or random number that only a GPU can compute, used for more than printing and as a size",
+            Stake::Count,
+        ),
         Assumption::CopiedData => {
             ("data that only a GPU can compute, copied to the host; taken as zeros", Stake::Number)
         }

@@ -89,7 +89,10 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
         field("collating", &format!("{} ms a batch", figure(collate)));
     }
     if !batch.on_card {
-        field("pinning", &format!("{} ms a batch, with workers in a thread of its own", figure(batch.pin_ms)));
+        field(
+            "pinning",
+            &format!("{} ms a batch, with workers in a thread of its own", figure(batch.pin_ms)),
+        );
     }
     if let (Some(step), Some(rate)) = (report.step_ms_estimate, report.card_samples_per_s) {
         let many = report.batches_per_step.unwrap_or(1.0);

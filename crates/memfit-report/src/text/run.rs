@@ -32,8 +32,9 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
         out.push('\n');
         if report.verdict != Verdict::Oom {
             let what = format!(
-                "It ran out of memory in {} and recovered:",
-                moment(oom.step, oom.phase, oom.module.as_deref())
+                "It ran out of memory in {}{}:",
+                moment(oom.step, oom.phase, oom.module.as_deref()),
+                if oom.caught { " and recovered" } else { "" }
             );
             out.push_str(&canvas.wrapped("  ", Style::new(), &what));
         }

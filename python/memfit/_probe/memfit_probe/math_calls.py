@@ -37,8 +37,11 @@ def _replaced(original):
 class Watched:
     """Calls with unknown numbers among their arguments."""
 
-    def __init__(self, known, kinds, decides, condition):
-        self.known, self.kinds, self.decides, self.condition = known, kinds, decides, condition
+    def __init__(self, known, kinds, condition):
+        """`kinds` holds for each type of unknown numbers the type of floating-point results and the function
+        to call when something depends on one; those of numbers that the device does not know come first.
+        """
+        self.known, self.kinds, self.condition = known, kinds, condition
         self.originals = []
 
     def watch(self, torch):
@@ -59,43 +62,50 @@ class Watched:
             setattr(module, name, original)
         self.originals = []
 
-    def _has(self, values, depth=DEPTH):
-        """Return `True` if a value, or one in its lists, is unknown."""
-        return any(
-            type(each) in self.kinds or (type(each) in (list, tuple) and depth and self._has(each, depth - 1))
-            for each in values
-        )
+    def _kind(self, values, depth=DEPTH):
+        """Return the entry of `kinds` for the unknown numbers among values and in their lists, or `None`."""
+        found = [self.kinds[type(each)] for each in values if type(each) in self.kinds]
+        if depth:
+            inner = (self._kind(each, depth - 1) for each in values if type(each) in (list, tuple))
+            found += [each for each in inner if each is not None]
+        # A number with bounds asks for runs with other bounds.
+        return found[-1] if found else None
 
     def _answer(self, original, values, named):
         # An iterator can be read only once.
         values = tuple(list(each) if hasattr(each, "__next__") else each for each in values)
         before = self.known.unknown_floats()
 
-        def is_unknown():
-            return self._has(values) or self.known.unknown_floats() != before
+        def kind():
+            found = self._kind(values)
+            unknown = self.known.unknown_floats() != before
+            return next(iter(self.kinds.values())) if found is None and unknown else found
 
         try:
             result = original(*values, **named)
         except ValueError:
             # The value is zero, of which there is no logarithm: scripts compute signal-to-noise ratios.
-            if not is_unknown():
+            if kind() is None:
                 raise
             result = 0.0
-        return self._followed(result) if is_unknown() else result
+        found = kind()
+        return result if found is None else self._followed(result, *found)
 
-    def _followed(self, result):
+    def _followed(self, result, floats, decides):
         if type(result) is tuple:
-            return tuple(map(self._followed, result))
+            return tuple(self._followed(each, floats, decides) for each in result)
         if type(result) is float:
-            return self.kinds[0](result)
-        self.decides()
+            return floats(result)
+        decides()
         return self.condition(result) if type(result) is bool else result
 
     def _deciding(self, original):
         @functools.wraps(original)
         def make(*values, **named):
-            if self._has((*values, named.get("data"))):
-                self.decides()
+            found = self._kind((*values, named.get("data")))
+            if found is not None:
+                _, decides = found
+                decides()
             return original(*values, **named)
 
         return make

@@ -74,8 +74,15 @@ class Reads:
         self.library = os.path.dirname(torch.__file__) + os.sep
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         self.number = unknown_floats.kind(self.decides, self.condition)
-        self.count = unknown_floats.count_kind(self.number, self.decides_by_count, self._count_condition)
-        self.watched = math_calls.Watched(known, (self.number, self.count), self.decides, self.condition)
+        # Random numbers, and what is computed from counts.
+        self.bounded = unknown_floats.kind(self.decides_by_count, self._count_condition)
+        self.count = unknown_floats.count_kind(self.bounded, self.decides_by_count, self._count_condition)
+        kinds = {
+            self.number: (self.number, self.decides),
+            self.bounded: (self.bounded, self.decides_by_count),
+            self.count: (self.bounded, self.decides_by_count),
+        }
+        self.watched = math_calls.Watched(known, kinds, self.condition)
         # Number of conditions on unknown values at each place.
         self.conditions = {}
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
@@ -283,25 +290,25 @@ class Reads:
         return flows.may_reach(self.sites, exception.__traceback__)
 
     def _counted(self, name, result):
-        """Follow counts that the script reads, or record that it may decide on them unseen."""
+        """Follow numbers with bounds that the script reads, or record that it may decide on them unseen."""
         if name in FOLLOWED and self.follows:
-            return self._followed(result)
+            return self._followed(result, self.bounded)
         self.decides_by_count()
         return result
 
     def _unknown(self, name, result):
         """Wrap or report unknown values that the script reads."""
         if name in FOLLOWED and self.follows:
-            return self._followed(result)
+            return self._followed(result, self.number)
         if name in (*FOLLOWED, *UNFOLLOWED):
             self.decides()
         return result
 
-    def _followed(self, result):
+    def _followed(self, result, kind):
         if type(result) is list:
-            return [self._followed(each) for each in result]
+            return [self._followed(each, kind) for each in result]
         if type(result) is float:
-            return self.number(result)
+            return kind(result)
         return self.count(result) if type(result) is int else result
 
     def decides(self):
