@@ -57,7 +57,7 @@ impl Numbers {
             Self::Harmless
         };
         let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
-        if found.is_known() && assumed.has_read(&[Stake::Count]) && !counts_are_inert {
+        if found.is_known() && assumed.has_read(&[Stake::Count, Stake::Shape]) && !counts_are_inert {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
         if found.is_known() && has_conditions {
@@ -71,7 +71,8 @@ impl Numbers {
         if self.is_known() { Self::needs(self.additional_bytes().max(bytes)) } else { self }
     }
 
-    /// Determines the effect of counts on which the script may decide, by a run with their lower bounds.
+    /// Determines the effect of counts and shapes, on which the script may decide and whose complement may be a
+    /// size, too, by a run with their lower bounds.
     fn test_counts(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,

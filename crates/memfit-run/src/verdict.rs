@@ -112,7 +112,7 @@ impl Evidence {
             used_gpu: facts.used_gpu(),
             watched: facts.watched,
             sizes: SizesRead {
-                bounded: facts.has_read(&[Stake::Size]),
+                bounded: facts.has_read(&[Stake::Size, Stake::Shape]),
                 unbounded: facts.has_read(&[Stake::Unbounded]),
             },
             chosen: matches!(request.sizes, Sizes::At(_)),
@@ -148,7 +148,7 @@ impl Evidence {
 
 /// Returns `true` if a size that only a GPU can compute was read back.
 pub(crate) fn has_size_read_back(facts: &Facts) -> bool {
-    facts.has_read(&[Stake::Size, Stake::Unbounded])
+    facts.has_read(&[Stake::Size, Stake::Shape, Stake::Unbounded])
 }
 
 /// Request for another run of the script. It saves nothing. Its time limit is longer than the first run took,
@@ -167,7 +167,7 @@ fn repeat_limit(first: &Facts) -> Duration {
 /// Returns `true` if the verdict is `fits`, and numbers that were read as zero may change it.
 pub(crate) fn depends_on_numbers(request: &Request, facts: &Facts, tested: Tested) -> bool {
     tested.numbers == Numbers::Untried
-        && facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count])
+        && facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count, Stake::Shape])
         && !request.card.is_local()
         && judge_run(request, facts, tested).0 == Verdict::Fits
         && !matches!(request.sizes, Sizes::At(_))
@@ -253,10 +253,11 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             "timeout" => waited_for(facts).or_else(stopped_at),
             "signal" | "interrupted" => stopped_at(),
             "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
-            "number-read-back" => facts.lines_read().map(|lines| format!("They are read at {lines}.")),
-            "size-read-back" | "size-unbounded" => {
-                facts.sizes_read().map(|sizes| format!("What it read: {sizes}."))
+            "number-read-back" => {
+                let lines = facts.lines_read().map(|lines| format!("They are read at {lines}."));
+                lines.or_else(|| what_it_read(facts))
             }
+            "size-read-back" | "size-unbounded" => what_it_read(facts),
             _ => None,
         };
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
@@ -270,6 +271,11 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
         }
     }
     (verdict, problem)
+}
+
+/// Sizes that the script read back, with their lines.
+fn what_it_read(facts: &Facts) -> Option<String> {
+    facts.sizes_read().map(|sizes| format!("What it read: {sizes}."))
 }
 
 /// Likely reason why a run reached its time limit.

@@ -74,6 +74,9 @@ fn the_page_lists_each_remark_and_assumption() {
                 "which branch runs, or a size that falls where it rises; a further run takes the lower bound"
             }
             Stake::Size => "a size, up to a bound that follows from the arguments",
+            Stake::Shape => {
+                "a size, up to a bound that follows from the arguments; a further run takes the lower bound"
+            }
             Stake::Unbounded => "a size without a bound",
         };
         let _ = writeln!(page, "| `{}` | {text} | {changes} |", assumption.id());
