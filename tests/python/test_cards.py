@@ -71,6 +71,18 @@ def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["gpu"]: row for row in document["rows"]}
 
 
+GROWING = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept = []
+for _ in range(9):
+    model(torch.randn(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    kept.append(torch.zeros(8 << 20, device="cuda"))
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cards")
@@ -115,6 +127,12 @@ def test_a_gpu_is_run_where_only_further_runs_settle_what_the_script_reads(folde
     assert 0 < free < 0.1, tight
     assert tight["verdict"] == "fits-as-is"
     assert rows["rtx-4050-laptop"]["verdict"] == "does-not-fit"
+
+
+def test_a_table_says_that_memory_grows(folder: Path) -> None:
+    (folder / "growing.py").write_text(GROWING)
+    (note,) = cards(folder, "--gpu", "l4", "--gpu", "l40s", "--", sys.executable, "growing.py")["notes"]
+    assert "took 32.0 MiB more than the one before" in note, note
 
 
 @pytest.fixture(scope="module")

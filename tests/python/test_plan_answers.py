@@ -139,3 +139,39 @@ def test_a_training_that_ends_after_two_steps_has_a_time_for_each_candidate():
     assert run.report["verdict"] == "fits-with-plan", run.stderr
     assert run.report["chosen"]["micro_batches_per_step"] > 3
     assert all(each["step_ms_estimate"] is not None for each in run.report["pareto"])
+
+
+def test_a_checkpoint_that_is_saved_in_the_observed_steps_leaves_the_batch_divisible():
+    saves = LOADER.replace(
+        "        optimizer.zero_grad()",
+        "        torch.save(model.state_dict(), 'checkpoint.pt')\n        optimizer.zero_grad()",
+    )
+    assert saves != LOADER
+    _, run = planned(saves, "--memory", "700MiB", "--allow", "rounding")
+    assert run.report["verdict"] == "fits-with-plan", run.stderr
+    assert run.report["chosen"]["micro_batches_per_step"] > 1, run.report["rejected"]
+
+
+def test_what_changes_parameters_is_named_with_its_line():
+    clamps = LOADER.replace(
+        "        optimizer.zero_grad()",
+        "        with torch.no_grad(): model[0].weight.clamp_(-1, 1)\n        optimizer.zero_grad()",
+    )
+    line = next(number for number, text in enumerate(clamps.splitlines(), 1) if "clamp_" in text)
+    _, run = planned(clamps, "--memory", "700MiB", "--allow", "rounding")
+    refused = next(each["why"] for each in run.report["rejected"] if each["lever"] == "micro-batch")
+    assert f"outside the optimizer's step (`clamp_` at train.py:{line})" in refused, refused
+
+
+def test_a_plan_says_that_memory_grows():
+    keeps = LOADER.replace("loss_fn = nn", "kept = []\nloss_fn = nn").replace(
+        "        optimizer.zero_grad()",
+        "        kept.append(torch.zeros(8 << 20, device=device))\n        optimizer.zero_grad()",
+    )
+    _, run = planned(keeps)
+    assert run.report["verdict"] == "fits-as-is", run.stderr
+    assert any("took 32.0 MiB more than the one before" in note for note in run.report["notes"]), run.report[
+        "notes"
+    ]
+    _, run = planned(LOADER)
+    assert not any("more than the one before" in note for note in run.report["notes"]), run.report["notes"]

@@ -66,6 +66,11 @@ def test_a_model_that_does_not_fit_on_one_gpu_is_sharded():
     assert all(rank["peak"]["device_upper"] <= answer["budget"] for rank in chosen["ranks"])
     assert chosen["bound_by"] in ("compute", "memory", "communication")
     assert answer["baseline"]["parallel"] is None
+    # The search knows what a rank trains.
+    for rejected in answer["rejected"]:
+        assert "DataLoader" not in rejected["why"], rejected
+        assert "without a backward pass" not in rejected["why"], rejected
+    assert not [note for note in answer["notes"] if "probe failed" in note], answer["notes"]
 
 
 def test_the_plan_file_says_how_the_script_is_launched(tmp_path):

@@ -300,10 +300,9 @@ def test_a_count_that_is_printed_or_a_size_costs_no_further_run(tmp_path: Path) 
     code = """
     correct = right.item()
     print(f"{correct} of {400}, {100.0 * correct / 400:.2f} %", correct, "%d" % correct, round(correct / 400, 3))
-    mask = scores[:, 0] > 0
     assert isinstance(correct, int) and torch.zeros(correct, device=device).shape == (400,)
-    parts = scores.split([correct, 400 - correct]) + torch.tensor_split(scores, [correct])
-    kept = scores[mask], scores[:correct], [0] * correct, scores.new_zeros((correct, 2)), list(range(correct))
+    parts = torch.tensor_split(scores, [correct])
+    kept = scores[:correct], [0] * correct, scores.new_zeros((correct, 2)), list(range(correct))
     """
     answer = on_device(COUNTED.format(code.strip()), tmp_path, "t4")
     assert answer.report["verdict"] == "fits", answer.output
