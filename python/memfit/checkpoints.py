@@ -5,7 +5,7 @@
   memfit.checkpoints.save("checkpoints", step, epoch=epoch)  # between two optimizer steps
 
 Each rank writes the shards that it holds. A checkpoint is written to a folder with a temporary name, which is
-renamed once all ranks are done, so what is found under a checkpoint's name is whole.
+renamed once all ranks are done, so what is found under a checkpoint's name is complete.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ def save(folder: str | os.PathLike[str], step: Step, *, keep: int = 2, **more: A
         if final.exists():
             shutil.rmtree(final)
         unfinished.rename(final)
-        for old in _whole(path)[:-keep]:
+        for old in _complete(path)[:-keep]:
             shutil.rmtree(old)
     _wait()
     return final
 
 
 def load(folder: str | os.PathLike[str], step: Step) -> dict[str, Any] | None:
-    """Load the last whole checkpoint of a folder into a step, on as many ranks as there are now. Return the
+    """Load the last complete checkpoint of a folder into a step, on as many ranks as there are now. Return the
     `more` values of `save`, or `None` if there is no checkpoint.
     """
     path = latest(folder)
@@ -93,15 +93,20 @@ def load(folder: str | os.PathLike[str], step: Step) -> dict[str, Any] | None:
         dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
     except (dcp.api.CheckpointException, RuntimeError, KeyError) as error:
         raise CheckpointError(
-            f"{path} cannot be loaded: {error}\nhint: it was written by another model or optimizer"
+            f"{path} cannot be loaded: {error}\nhint: it may be damaged, or of another model or optimizer"
         ) from error
+    scheduled = schedulers(step.scheduler)
+    if len(scheduled) != len(rest["schedulers"]):
+        raise CheckpointError(
+            f"{path} cannot be loaded: it has {len(rest['schedulers'])} schedulers, and the step {len(scheduled)}"
+        )
     set_state_dict(
         step.model,
         members(as_one(step.optimizer)),
         model_state_dict=state["model"],
         optim_state_dict=state["optimizer"],
     )
-    for scheduler, saved in zip(schedulers(step.scheduler), rest["schedulers"], strict=True):
+    for scheduler, saved in zip(scheduled, rest["schedulers"], strict=True):
         scheduler.load_state_dict(saved)
     step.load_state_dict(rest["step"])
     found: dict[str, Any] = rest["more"]
@@ -109,12 +114,12 @@ def load(folder: str | os.PathLike[str], step: Step) -> dict[str, Any] | None:
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
-    """Return the last whole checkpoint in a folder."""
-    found = _whole(Path(folder))
+    """Return the last complete checkpoint in a folder."""
+    found = _complete(Path(folder))
     return found[-1] if found else None
 
 
-def _whole(folder: Path) -> list[Path]:
+def _complete(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.glob(f"{_PREFIX}*")

@@ -41,7 +41,11 @@ impl fmt::Display for ValuePolicy {
             Self::UPPER => formatter.write_str("upper bound"),
             Self::LOWER => formatter.write_str("lower bound"),
             Self(thousandths) => {
-                write!(formatter, "at {} between the bounds", f64::from(thousandths) / 1000.0)
+                write!(
+                    formatter,
+                    "{} of the way from the lower to the upper bound",
+                    f64::from(thousandths) / 1000.0
+                )
             }
         }
     }
@@ -75,9 +79,9 @@ mod tests {
         for (text, low, high, expected, said) in [
             ("upper", 0, 1000, 1000, "upper bound"),
             ("lower", 3, 1000, 3, "lower bound"),
-            ("0.3", 0, 1000, 300, "at 0.3 between the bounds"),
-            ("30 %", 0, 1000, 300, "at 0.3 between the bounds"),
-            ("0.5", 0, 1, 1, "at 0.5 between the bounds"),
+            ("0.3", 0, 1000, 300, "0.3 of the way from the lower to the upper bound"),
+            ("30 %", 0, 1000, 300, "0.3 of the way from the lower to the upper bound"),
+            ("0.5", 0, 1, 1, "0.5 of the way from the lower to the upper bound"),
             ("1", 0, u64::MAX, u64::MAX, "upper bound"),
             ("0", 7, 3, 7, "lower bound"),
         ] {

@@ -23,11 +23,12 @@ pub(crate) struct Ceiling {
     /// Clean windows since the last failure.
     clean: u32,
     /// Clean windows required before the next larger size is tried, by failed size.
-    patience: BTreeMap<u32, u32>,
+    clean_windows_required: BTreeMap<u32, u32>,
 }
 
 impl Ceiling {
-    /// Largest size to run now, at most `wanted`: the safe size, or half of the failed one if none is safe.
+    /// Largest size to run now: `wanted` if no size up to it failed; otherwise the size to try after enough
+    /// clean windows, the safe size, or half of the failed one if none is safe.
     pub(crate) fn limit(&self, wanted: u32) -> u32 {
         match self.failed {
             Some(failed) if failed <= wanted => self.trial(failed).unwrap_or(if self.safe > 0 {
@@ -42,8 +43,8 @@ impl Ceiling {
     /// Size to try after enough clean windows: half-way between the safe and the failed size, and finally the
     /// failed size itself.
     fn trial(&self, failed: u32) -> Option<u32> {
-        let asked = self.patience.get(&failed).copied().unwrap_or(INITIAL_CLEAN_WINDOWS);
-        (self.clean >= asked && self.safe > 0 && self.safe < failed)
+        let required = self.clean_windows_required.get(&failed).copied().unwrap_or(INITIAL_CLEAN_WINDOWS);
+        (self.clean >= required && self.safe > 0 && self.safe < failed)
             .then(|| self.safe + (failed - self.safe).div_ceil(2))
     }
 
@@ -70,10 +71,10 @@ impl Ceiling {
             self.safe = 0;
         }
         let again = self
-            .patience
+            .clean_windows_required
             .get(&size)
             .map_or(INITIAL_CLEAN_WINDOWS, |asked| (asked * 2).min(MAX_CLEAN_WINDOWS));
-        self.patience.insert(size, again);
+        self.clean_windows_required.insert(size, again);
         self.failed = Some(self.failed.map_or(size, |before| before.min(size)));
     }
 }

@@ -10,8 +10,8 @@ impl Code<'_> {
     /// Returns `true` if the source shows that a backward pass through the values of a call comes later in
     /// the same iteration. `stack` has the lines of the call, the innermost first.
     ///
-    /// A loop that contains both the call and a backward pass which only some of its iterations reach ends
-    /// the search: its iterations are steps.
+    /// The search stops at a loop that runs the backward pass in some iterations alone, as gradient accumulation
+    /// may: each iteration is a step.
     pub fn backward_is_ahead(&self, stack: &[Site]) -> bool {
         for (depth, site) in stack.iter().enumerate() {
             let Some(scene) = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok()) else {
@@ -53,8 +53,28 @@ impl Code<'_> {
 
 /// Returns `true` if the name of a function or class says that it trains: `fit`, `train_epoch`, `SFTTrainer`.
 fn is_training_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.contains("train") && !name.contains("pretrained") || name.split('_').any(|word| word == "fit")
+    let trains = |word: &String| {
+        matches!(word.as_str(), "train" | "training" | "trainer" | "trains" | "pretrain" | "finetune" | "fit")
+    };
+    words(name).iter().any(trains)
+}
+
+/// The words of a name in snake case or camel case, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut before = '_';
+    for (character, next) in name.chars().zip(name.chars().skip(1).map(Some).chain([None])) {
+        let ends_capitals = next.is_some_and(char::is_lowercase);
+        let begins = character.is_uppercase() && (!before.is_uppercase() || ends_capitals);
+        if begins || before == '_' {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| character != '_') {
+            word.extend(character.to_lowercase());
+        }
+        before = character;
+    }
+    words
 }
 
 /// Backward pass that follows a statement in its function.
@@ -127,4 +147,23 @@ fn goes_backward(scene: &Scene<'_>, path: &Path<'_>) -> bool {
         });
     }
     origins.iter().any(|origin| uses(scene, origin).is_err_and(|hazard| hazard.backward))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_training_name;
+
+    #[test]
+    fn a_name_says_that_it_trains_by_a_word_of_its_own() {
+        for name in
+            ["train", "fit", "train_epoch", "SFTTrainer", "TrainingArguments", "trainModel", "GPTTrain"]
+        {
+            assert!(is_training_name(name), "{name}");
+        }
+        for name in
+            ["constrain_boxes", "restrained", "from_pretrained", "fitness", "profit", "Strain", "eval"]
+        {
+            assert!(!is_training_name(name), "{name}");
+        }
+    }
 }

@@ -67,7 +67,7 @@ fn clamp(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// Units as PyTorch prints them. `bytes` comes first, since `B` is a prefix of nothing else.
+/// Units as PyTorch prints them.
 const UNITS: [(&str, u64); 6] =
     [("bytes", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("B", 1)];
 
