@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth|seventh]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth|seventh|eighth]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|-third|-fourth|-fifth|-sixth|-seventh].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|seventh] --verify
+        [--write measurements/check-planted[-second|-third|-fourth|-fifth|-sixth|-seventh|-eighth].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|eighth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -65,9 +65,9 @@ class PlantedSet:
 
 
 # In the order in which they were planted, each after the rules had been mended on those before.
-NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
-# The planters of the later sets had seen the file of kinds, in which the rules stand as well.
-KNOWING_NAMES = NAMES[3:]
+NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+# The planters of these sets had seen the file of kinds, in which the rules stand as well.
+KNOWING_NAMES = NAMES[3:7]
 
 
 def suffix_of(name: str) -> str:
@@ -77,7 +77,8 @@ def suffix_of(name: str) -> str:
 
 def planted_set(name: str) -> PlantedSet:
     titles = {name: f"bugs of the {name} set"}
-    heading = f"`memfit check` on a {name} set of planted bugs"
+    article = "an" if name == "eighth" else "a"
+    heading = f"`memfit check` on {article} {name} set of planted bugs"
     before = NAMES[: NAMES.index(name)]
     links = ", ".join(f"[{each}](check-planted{suffix_of(each)}.md)" for each in before)
     about = (
@@ -329,6 +330,8 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         unread = [run.percent(len(keys & last), len(keys)) if name == "unread" else "" for _ in third]
         cells = [run.percent(len(keys & first), len(keys)), *unread, run.percent(len(keys & now), len(keys))]
         lines.append(f"| {chosen.titles[name]} | {' | '.join(cells)} |")
+    if "without_rule" in noted:
+        lines += ["", f"For {noted['without_rule']} of the bugs, no rule stood at the first reading."]
     lines += [
         "",
         "Each error and warning on the unchanged repositories was read, with the code around it"
