@@ -1,8 +1,8 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|third|fourth|fifth|sixth|seventh|eighth]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|eighth]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|-third|-fourth|-fifth|-sixth|-seventh|-eighth].md]
+        [--write measurements/check-planted[-second|...|-eighth].md]
     python scripts/corpus/planted.py --mirror FOLDER [--set first|...|eighth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
