@@ -42,7 +42,7 @@ KINDS = HERE / "planted-kinds.toml"
 NEAR = 3
 # Files that state which PyTorch a project is for.
 REQUIREMENTS = re.compile(
-    r".*requirements.*\.txt|.*(requirements|environment|conda).*\.ya?ml|setup\.cfg|pyproject\.toml|Dockerfile.*"
+    r".*(install|env|setup|conda).*\.sh|.*requirements.*\.txt|.*(requirements|environment|conda).*\.ya?ml|setup\.cfg|pyproject\.toml|Dockerfile.*"
 )
 
 

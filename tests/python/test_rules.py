@@ -427,6 +427,7 @@ def test_the_history_has_no_limit(measured):
 def test_every_rule_has_a_proof():
     import test_rules_around  # noqa: F401
     import test_rules_precision  # noqa: F401
+    import test_rules_training  # noqa: F401
     import test_rules_windows  # noqa: F401
 
     listed = subprocess.run(

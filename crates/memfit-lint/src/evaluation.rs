@@ -445,7 +445,19 @@ pub(crate) fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
     beside || { calls }.any(|call| repeats(&call.site))
 }
 
-/// Finds functions that put models into evaluation mode, call one outside of a loop, and hand no graph on.
+/// Returns `true` if what a function hands on may be trained on: a backward pass goes through it, no call of the
+/// text gets it, or one hands it on further.
+fn is_trained_on(facts: &Facts, id: FunctionId) -> bool {
+    let mut calls = facts.calls.iter().filter(|call| call.function == Some(id)).peekable();
+    calls.peek().is_none()
+        || calls.any(|call| {
+            let returned = facts.function(call.site.function).returned.overlaps(&call.result.graph);
+            is_trained_through(facts, call.span) || returned
+        })
+}
+
+/// Finds functions that put models into evaluation mode, call one outside of a loop, and hand no graph on that is
+/// trained on.
 fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for id in facts.function_ids().filter(|id| *id != FunctionId::MODULE) {
@@ -454,7 +466,7 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
         let trains = ops()
             .any(|op| matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. } | OpKind::AutogradGrad));
         if trains
-            || function.hands_on
+            || function.hands_on && is_trained_on(facts, id)
             || function.grad != Grad::On
             || function.name.ends_with("forward")
             || is_tested(facts, id)
@@ -478,7 +490,20 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .all(|guard| facts.guards_of(pass.site.guard).any(|other| other == guard));
             let is_bound = facts.calls.iter().any(|call| call.span == pass.span && !call.is_statement);
             let is_large = pass.deep || pass.weights.is_some_and(|weights| facts.loops(weights));
-            let found = pass.site.looped.is_none() && always && is_bound && (is_called_often || is_large);
+            // What hands its result on puts the model back into training mode, so that nobody trains on it.
+            let restores = || {
+                ops().any(|op| {
+                    op.kind == OpKind::TrainMode
+                        && op.receiver == mode.receiver
+                        && op.site.order > pass.site.order
+                        && op.via.is_none()
+                })
+            };
+            let found = pass.site.looped.is_none()
+                && always
+                && is_bound
+                && (is_called_often || is_large)
+                && (!function.hands_on || restores());
             found.then_some((pass.span, mode))
         });
         let Some((at, mode)) = evaluated else { continue };

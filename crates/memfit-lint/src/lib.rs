@@ -23,6 +23,7 @@ mod rule;
 mod rules;
 mod samples;
 mod suppress;
+mod tree;
 mod untrained;
 
 pub use check::Shown;

@@ -1,6 +1,6 @@
 //! Facts that a project's files share.
 
-use memfit_source::{Call, Facts, FunctionId, OpKind, StoreKind};
+use memfit_source::{Call, Facts, FunctionId, Kind, OpKind, StoreKind};
 
 use crate::query::words;
 use crate::rule::Project;
@@ -58,6 +58,17 @@ impl Project {
             let classes = made.filter_map(|text| words(text.split('(').next().unwrap_or(text)).last());
             self.worker_sets.extend(classes.map(str::to_owned));
         }
+        let loaders = facts.loaders.iter().filter_map(|index| facts.calls.get(*index));
+        let collating = loaders
+            .filter(|call| has_workers(facts, call) && call.keyword("multiprocessing_context").is_none())
+            .filter_map(|call| call.keyword("collate_fn"))
+            .filter(|given| !matches!(given.value.kind, Kind::Function(_)))
+            .map(|given| facts.slice(given.value_span));
+        let is_path = |text: &&str| {
+            text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.') && !text.contains("self")
+        };
+        self.worker_functions
+            .extend(collating.filter(is_path).filter_map(|text| text.rsplit('.').next()).map(str::to_owned));
         self.volatile |= facts.calls.iter().any(crate::passes::makes_volatile);
         self.has_no_grad |= crate::passes::needs_no_grad_release(facts);
         self.detaches |= facts.classes.iter().any(|class| class.is_module && class.detaches);

@@ -53,7 +53,8 @@ impl AllowedTorch {
             return stated;
         }
         let commands = named(tells_how_to_install).filter_map(|path| Self::of_guide(&read(path)?));
-        commands.reduce(Self::oldest).or(stated)
+        let scripts = named(installs).filter_map(|path| Self::of_commands(&read(path)?));
+        commands.chain(scripts).reduce(Self::oldest).or(stated)
     }
 
     /// The limit in the text of a requirement file; `None` if it does not name PyTorch.
@@ -71,14 +72,19 @@ impl AllowedTorch {
     /// The limit in the `pip install` and `conda install` commands of a guide, or else the release that it
     /// names; `None` if it has neither.
     fn of_guide(text: &str) -> Option<Self> {
-        let commands =
-            text.lines().filter(|line| line.contains("pip install") || line.contains("conda install"));
-        let pinned =
-            commands.flat_map(requirements).filter(|stated| stated.below.is_some()).reduce(Self::oldest);
-        pinned.or_else(|| {
+        Self::of_commands(text).or_else(|| {
             let named = text.lines().filter_map(named_release);
             named.map(|(major, minor)| Self { below: Some((major, minor + 1)) }).reduce(Self::oldest)
         })
+    }
+
+    /// The limit in the `pip install` and `conda install` commands of a guide or a script.
+    fn of_commands(text: &str) -> Option<Self> {
+        let lines = text.lines().map(|line| line.split(" #").next().unwrap_or_default());
+        let commands = lines
+            .filter(|line| !line.trim_start().starts_with("# "))
+            .filter(|line| line.contains("pip install") || line.contains("conda install"));
+        commands.flat_map(requirements).filter(|stated| stated.below.is_some()).reduce(Self::oldest)
     }
 
     /// Of several statements, such as one for each platform, the one with the oldest release counts.
@@ -155,6 +161,13 @@ fn release_of_image(image: &str) -> Option<Release> {
 fn tells_how_to_install(name: &str) -> bool {
     let stem = name.strip_suffix(".md").or_else(|| name.strip_suffix(".rst")).unwrap_or_default();
     ["readme", "install", "installation"].contains(&stem.to_ascii_lowercase().as_str())
+}
+
+/// Returns `true` for a shell script that installs what a project needs: `install.sh`, `setup_env.sh`.
+fn installs(name: &str) -> bool {
+    let stem = name.strip_suffix(".sh").unwrap_or_default().to_ascii_lowercase();
+    let words = ["install", "env", "environment", "setup", "conda", "requirements"];
+    stem.split(['_', '-', '.']).any(|word| words.contains(&word))
 }
 
 /// The release in a line such as `- PyTorch 1.8.1` or `Tested with PyTorch version 2.0`. `PyTorch 1.8+`,
@@ -317,6 +330,15 @@ mod tests {
         write("INSTALL.md", "PyTorch>=1.7\n\n    pip install torch==1.8.0+cu111 torchvision==0.9.0+cu111\n");
         assert_eq!(of_folder(), Some(Some((1, 9))));
         write("setup.cfg", "install_requires =\n    torch >= 2.0.0\n");
+        assert_eq!(of_folder(), Some(Some((1, 9))));
+        // A script of the project that installs.
+        write(
+            "make_env.sh",
+            "conda create -n x\n# conda install pytorch=1.1\nconda install -y pytorch=1.7.1 cudatoolkit=10.2\n",
+        );
+        assert_eq!(of_folder(), Some(Some((1, 8))));
+        write("make_env.sh", "pip install -r requirements.txt");
+        write("train.sh", "pip install torch==1.2");
         assert_eq!(of_folder(), Some(Some((1, 9))));
         write("environment.yml", "  - pip:\n    - torch==2.2.1\n");
         assert_eq!(of_folder(), Some(Some((2, 3))));

@@ -109,6 +109,8 @@ pub(crate) struct Project {
     pub(crate) parts: std::collections::HashSet<String>,
     /// `true` if a loader of the project has workers.
     pub(crate) has_workers: bool,
+    /// Functions that loaders with workers of a file get from other files, such as collate functions.
+    pub(crate) worker_functions: std::collections::HashSet<String>,
     /// Classes of the data sets of loaders that have workers.
     pub(crate) worker_sets: std::collections::HashSet<String>,
     /// `true` if the project sets how processes are started: spawned workers can read tensors on the GPU.

@@ -147,6 +147,8 @@ pub struct Class {
     pub is_frozen: bool,
     /// A module without layers and parameters, such as one that computes spectrograms.
     pub is_parameterless: bool,
+    /// Has trained parameters of its own, and no layers.
+    pub only_parameters: bool,
 }
 
 /// Iterable of a loop.

@@ -76,7 +76,12 @@ fn window(
                 None => op.site.function == step.site.function && op.site.looped.is_none(),
             }
     };
-    let backwards = accumulated_backwards(facts, step, &in_guard, &same_iteration);
+    // Another branch that counts alike steps for the same micro-batches.
+    let test = facts.slice(facts.guard(guard).test);
+    let alike = |op: &Op| {
+        in_guard(op) || facts.guards_of(op.site.guard).any(|id| facts.slice(facts.guard(id).test) == test)
+    };
+    let backwards = accumulated_backwards(facts, step, &in_guard, &alike, &same_iteration);
     let first = facts.ops.get(*backwards.first()?)?;
     // Without a loop in the text, the counter must come from outside as well.
     if looped.is_none() && !matches!(counted.bound, CounterBinding::Parameter | CounterBinding::Elsewhere) {
@@ -130,6 +135,7 @@ fn accumulated_backwards(
     facts: &Facts,
     step: &Op,
     in_guard: &dyn Fn(&Op) -> bool,
+    alike: &dyn Fn(&Op) -> bool,
     same_iteration: &dyn Fn(&Op) -> bool,
 ) -> Vec<usize> {
     let is_backward = |op: &Op| matches!(op.kind, OpKind::Backward(_));
@@ -144,7 +150,7 @@ fn accumulated_backwards(
     let alternates = facts.ops.iter().any(|op| {
         matches!(op.kind, OpKind::Step { .. })
             && same_iteration(op)
-            && !in_guard(op)
+            && !alike(op)
             && !is_same(facts, step, op)
     });
     let adds = |op: &Op| match reaches(op) {

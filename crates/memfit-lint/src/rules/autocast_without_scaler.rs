@@ -83,14 +83,26 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .collect();
     let Some(cast) = casts.first().filter(|_| !casts.iter().any(|call| on_cpu(call))) else { return };
     for (op, backward) in backwards(facts) {
-        let halved = facts.ops.iter().any(|other| {
-            other.kind == OpKind::Forward
-                && other.site.function == op.site.function
-                && other.site.looped == op.site.looped
-                && other.site.order < op.site.order
-                && other.site.grad == Grad::On
-                && other.site.autocast == Some(Some(DType::Half))
+        // What computes the loss may be a method of a model that is not known.
+        let loss = context.slice(backward.loss_span);
+        let computed = facts.calls.iter().any(|call| {
+            let binds = facts.before_on_line(call.span).trim_start().strip_prefix(loss);
+            call.site.function == op.site.function
+                && call.site.looped == op.site.looped
+                && call.site.order < op.site.order
+                && call.site.grad != Grad::Off
+                && call.site.autocast == Some(Some(DType::Half))
+                && binds.is_some_and(|rest| rest.trim_start().starts_with('='))
         });
+        let halved = computed
+            || facts.ops.iter().any(|other| {
+                other.kind == OpKind::Forward
+                    && other.site.function == op.site.function
+                    && other.site.looped == op.site.looped
+                    && other.site.order < op.site.order
+                    && other.site.grad == Grad::On
+                    && other.site.autocast == Some(Some(DType::Half))
+            });
         if halved
             && repeats(facts, &op.site)
             && op.via.is_none()

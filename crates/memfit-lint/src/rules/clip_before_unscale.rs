@@ -1,7 +1,7 @@
 //! # clip-before-unscale
 //!
 //! ## What it does
-//! Finds gradients that are clipped before they are unscaled.
+//! Finds gradients that are clipped before they are unscaled, also by a function that clips.
 //!
 //! ## Why
 //! The scaler multiplies the loss by a large number (65,536 at first), and thereby the gradients. Clipping
@@ -39,7 +39,8 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (index, clip) in facts.ops.iter().enumerate() {
-        if clip.kind != OpKind::Clip || clip.via.is_some() {
+        // A function that clips in a loop of its own may clip other gradients.
+        if clip.kind != OpKind::Clip || clip.via.is_some() && clip.deep {
             continue;
         }
         let near = |op: &&memfit_source::Op| op.site.function == clip.site.function && !op.deep;
@@ -48,6 +49,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .iter()
             .rposition(|op| backward(op).is_some_and(|backward| backward.loss.is(Flags::SCALED)));
         let Some(scaled) = scaled else { continue };
+        // A function that does all of it is judged by itself.
+        if clip.call.is_some() && clip.call == before[scaled].call {
+            continue;
+        }
         // Any backward pass without scaling may be the one that these gradients come from.
         let last = before.iter().rposition(|op| backward(op).is_some());
         let unscaled = before[scaled..].iter().any(|op| op.kind == OpKind::Unscale);
@@ -68,8 +73,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(step) = step else { continue };
         let scaler = context.slice(step.span).split(".step").next().unwrap_or_default().to_owned();
         findings
-            .report(clip.span, "this clips gradients that are still multiplied by the scale")
-            .label(before[scaled].span, "the scaled backward pass")
+            .report(
+                clip.call.unwrap_or(clip.span),
+                "this clips gradients that are still multiplied by the scale",
+            )
+            .label(before[scaled].call.unwrap_or(before[scaled].span), "the scaled backward pass")
             .help(format!("call `{scaler}.unscale_({})` first", step.receiver));
     }
 }

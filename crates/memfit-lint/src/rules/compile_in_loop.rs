@@ -1,7 +1,8 @@
 //! # compile-in-loop
 //!
 //! ## What it does
-//! Finds `torch.compile` in a loop over batches.
+//! Finds `torch.compile` in a loop over batches, and in a loop over epochs that compiles the same model again
+//! in each of them.
 //!
 //! ## Why
 //! Each iteration wraps the model again, and the compiled code is looked up or compiled again. Measured over
@@ -27,6 +28,8 @@
 //! ## References
 //! - [torch.compile](https://docs.pytorch.org/docs/stable/generated/torch.compile.html)
 
+use memfit_source::{Call, Facts, IterableKind, LoopId};
+
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -35,12 +38,36 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is("torch.compile")) {
-        let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
+        let Some(looped) = call.site.looped else { continue };
+        let over_batches = facts.over_batches(looped);
+        if !over_batches && !compiles_again(facts, call, looped) {
+            continue;
+        }
         if !facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped)) {
+            let (what, over) = if over_batches { ("iteration", "batches") } else { ("epoch", "epochs") };
             findings
-                .report(call.span, "the model is compiled in every iteration")
-                .label(facts.looped(looped).header, "in this loop over batches")
+                .report(call.span, format!("the model is compiled in every {what}"))
+                .label(facts.looped(looped).header, format!("in this loop over {over}"))
                 .help("compile it once, before the loop");
         }
     }
+}
+
+/// Returns `true` for a loop around a loop over batches, in which nothing makes what is compiled anew, such as
+/// the model of each fold.
+fn compiles_again(facts: &Facts, call: &Call, looped: LoopId) -> bool {
+    let Some(model) = call.arguments.first().map(|given| facts.slice(given.value_span)) else { return false };
+    let found = facts.looped(looped);
+    let inner = facts
+        .loops
+        .iter()
+        .any(|inner| inner.parent == Some(looped) && matches!(inner.iterable_kind, IterableKind::Loader(_)));
+    // `self.net` of `self.net.step`; `model = torch.compile(model)` wraps what it has wrapped before.
+    let made = facts.bound_to(call.span);
+    let holds = |bound: &String| {
+        made != Some(bound.as_str())
+            && model.strip_prefix(bound.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let is_path = model.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    inner && is_path && !found.assigned.iter().chain(&found.targets).any(holds)
 }

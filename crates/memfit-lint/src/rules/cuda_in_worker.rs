@@ -1,8 +1,8 @@
 //! # cuda-in-worker
 //!
 //! ## What it does
-//! Finds CUDA calls in code that loader workers run (`__getitem__`, the methods that it calls, `collate_fn`),
-//! and data sets with tensors on the GPU that workers read, `TensorDataset` among them. An option as the
+//! Finds CUDA calls in code that loader workers run (`__getitem__`, the methods that it calls, `collate_fn`, also
+//! of a loader in another file), and data sets with tensors on the GPU that workers read, `TensorDataset` among them. An option as the
 //! number of workers counts, unless it is 0 by default.
 //!
 //! ## Why
@@ -41,7 +41,9 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let loaders: Vec<_> = facts.loaders.iter().filter_map(|index| facts.calls.get(*index)).collect();
-    if !loaders.is_empty() && !loaders.iter().any(|call| has_workers(facts, call)) {
+    let given = &context.project.worker_functions;
+    let is_given = || facts.functions.iter().any(|function| given.contains(&function.name));
+    if !loaders.is_empty() && !loaders.iter().any(|call| has_workers(facts, call)) && !is_given() {
         return;
     }
     let mut read_by = vec![false; facts.classes.len()];
@@ -60,16 +62,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     of_tensors(context, &loaders, findings);
     let collates = |function: &Function| {
-        loaders.iter().any(|call| {
-            call.keyword("collate_fn").is_some_and(|argument| match argument.value.kind {
-                Kind::Function(id) => std::ptr::eq(facts.function(id), function),
-                Kind::Partial(ref partial) => match partial.of.kind {
+        // A loader of another file may have it.
+        let elsewhere =
+            !function.name.is_empty() && given.contains(&function.name) && !context.project.spawns;
+        elsewhere
+            || loaders.iter().any(|call| {
+                call.keyword("collate_fn").is_some_and(|argument| match argument.value.kind {
                     Kind::Function(id) => std::ptr::eq(facts.function(id), function),
+                    Kind::Partial(ref partial) => match partial.of.kind {
+                        Kind::Function(id) => std::ptr::eq(facts.function(id), function),
+                        _ => false,
+                    },
                     _ => false,
-                },
-                _ => false,
+                })
             })
-        })
     };
     for call in &facts.calls {
         let function = facts.function(call.site.function);

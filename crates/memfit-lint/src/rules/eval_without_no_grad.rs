@@ -35,7 +35,7 @@
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
-use memfit_source::{Facts, FunctionId, Grad, GraphState, LoopId, OpKind, Store, StoreKind};
+use memfit_source::{Facts, FunctionId, Grad, GraphState, LoopId, OpKind, Span, Store, StoreKind};
 
 use crate::passes::{Pass, is_fed_by, is_volatile, mode_of, passes};
 use crate::query::grows;
@@ -73,7 +73,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     crate::evaluation::report(context, findings);
     crate::samples::report(context, findings);
-    findings.withdraw(|span| is_volatile(context, span));
+    findings.withdraw(|span| is_volatile(context, span) || is_unpickled(context, span));
+}
+
+/// Returns `true` for the pass of a model that comes out of a pickle: its parameters may require no gradients, as
+/// those of a moving average that was pickled.
+fn is_unpickled(context: &Context<'_>, span: Span) -> bool {
+    let facts = context.facts;
+    let op = facts.ops.iter().find(|op| op.call.unwrap_or(op.span) == span);
+    let Some(model) = op.map(|op| op.receiver.as_str()).filter(|name| !name.is_empty()) else { return false };
+    ["pickle.load", "pickle.loads", "dill.load", "joblib.load"]
+        .iter()
+        .any(|path| facts.calls.iter().any(|call| call.is(path) && facts.bound_to(call.span) == Some(model)))
 }
 
 /// Passes with gradients on in loops: those that functions run by themselves first.

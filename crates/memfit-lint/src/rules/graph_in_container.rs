@@ -36,7 +36,7 @@
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{Flags, Grad, GraphState, Kind, Store, StoreKind};
+use memfit_source::{Flags, Grad, GraphState, Kind, OpKind, Store, StoreKind};
 
 use crate::query::{
     backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins,
@@ -219,11 +219,21 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
     };
     for store in facts.stores.iter().filter(adds) {
         let function = facts.function(store.site.function);
-        let module = function.class.is_some_and(|class| facts.class(class).is_module);
+        // An object around a model has a forward pass as well.
+        let module = function.class.is_some_and(|class| {
+            facts.class(class).is_module
+                || !facts.class(class).is_dataset
+                    && facts.ops.iter().any(|op| {
+                        op.kind == OpKind::Forward
+                            && op.via.is_none()
+                            && op.site.function == store.site.function
+                            && store.value.graph.contains(&op.graph)
+                    })
+        });
         let attribute = store.target.strip_prefix("self.").unwrap_or_default();
         // What trains on the losses of layers empties their lists from outside.
         let is_collected = attribute.contains("loss") || attribute.is_empty();
-        let emptied = [format!("{attribute}.clear("), format!("{attribute} = []")];
+        let emptied = [format!("{attribute}.clear("), format!("{attribute} = []"), format!("{attribute}[:]")];
         let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>();
         // `if key in self.cache: return self.cache[key]`
         let is_cache = context.slice(function.span).contains(&format!(" in {}", store.target));
@@ -232,7 +242,7 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
             && function.name.ends_with(".forward")
             && !is_collected
             && resets <= 1
-            && (store.value.is(Flags::OUTPUT) || matches!(store.value.kind, Kind::Tensor))
+            && (store.value.is(Flags::OUTPUT) || matches!(store.value.kind, Kind::Tensor | Kind::Tuple(_)))
             && !store.value.graph.is_none()
             && store.site.grad != Grad::Off
             && grows_in_object(context, store)

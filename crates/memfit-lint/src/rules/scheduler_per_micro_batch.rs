@@ -83,7 +83,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 
 /// Returns `true` for `len(loader) * epochs`, as an expression or through a variable. Returns `false` if it
 /// contains a division.
-fn counts_batches(context: &Context<'_>, argument: &Argument) -> bool {
+pub(super) fn counts_batches(context: &Context<'_>, argument: &Argument) -> bool {
     let counts = |text: &str| text.contains("len(") && !text.contains('/');
     let text = context.slice(argument.value_span);
     let assigned = |line: &str| {

@@ -1,11 +1,13 @@
 //! # state-dict-alias
 //!
 //! ## What it does
-//! Finds a `state_dict()` that is kept as the best one without a copy while training continues.
+//! Finds a `state_dict()` that is kept as the best one without a copy while training continues, or in a copy of
+//! the dictionary only. Finds models that are kept in a shallow copy, `copy.copy(model)`, as the model of before.
 //!
 //! ## Why
 //! `state_dict()` returns the weights themselves, not a copy: the next step changes the kept values, and the
 //! 'best' weights are the last ones. Measured: 2 of 2 tensors that were kept change with the model.
+//! A copy of the dictionary or of the module has the same tensors.
 //! `copy.deepcopy` copies on the GPU: 4 MiB for a model of 4 MiB; a copy on the host needs no device memory.
 //!
 //! ## Example
@@ -41,6 +43,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    shallow_models(context, findings);
     for store in facts.stores.iter().filter(|store| matches!(store.value.kind, Kind::StateDict)) {
         let kept = matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item);
         let Some(looped) = store.site.looped.filter(|_| kept) else { continue };
@@ -63,6 +66,45 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             } else {
                 None
             });
+    }
+}
+
+/// Words in the names of models that are to stay as they are.
+const KEPT: &[&str] = &[
+    "prev",
+    "previous",
+    "old",
+    "best",
+    "teacher",
+    "frozen",
+    "ref",
+    "reference",
+    "initial",
+    "backup",
+    "snapshot",
+];
+
+/// Finds `previous = copy.copy(model)`: both modules have the same parameters.
+fn shallow_models(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for call in facts.calls.iter().filter(|call| call.is("copy.copy")) {
+        let Some(of) = call.arguments.first().filter(|of| of.value.is_module()) else { continue };
+        // `copy.copy(model).eval()` has the name before it as well.
+        let kept = facts.bound_to(call.span).is_some_and(|name| {
+            let lower = name.to_ascii_lowercase();
+            crate::query::words(&lower).flat_map(|word| word.split('_')).any(|part| KEPT.contains(&part))
+        });
+        if kept {
+            findings
+                .report(
+                    call.span,
+                    format!(
+                        "a shallow copy of `{}` has the same parameters: each step changes both",
+                        context.slice(of.value_span)
+                    ),
+                )
+                .help("copy it with `copy.deepcopy`");
+        }
     }
 }
 

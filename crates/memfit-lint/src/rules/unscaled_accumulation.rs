@@ -33,11 +33,15 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Backward, Divisor, Facts, Flags, Kind, Loop, Op, OpKind, Residue, Window};
+use memfit_source::{
+    Backward, Divisor, ExpressionKind, Facts, Flags, FunctionId, Kind, Loop, Op, OpKind, Operator, Residue,
+    StatementKind, Window,
+};
 
 use crate::divisors::{divides_by, is_window};
-use crate::query::{backward, words};
+use crate::query::{backward, backwards, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
+use crate::tree::tree;
 
 pub(super) static RULE: Rule =
     Rule { name: "unscaled-accumulation", severity: Severity::Error, fixes: Fixes::Never, on: true, check };
@@ -62,6 +66,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         for index in &window.backwards {
             let op = &facts.ops[*index];
             let Some(found) = backward(op) else { continue };
+            // Windows of several optimizers may have it.
+            let is_it = |said: &crate::rule::Finding| said.span == op.span && said.rule.name == RULE.name;
+            if findings.found.iter().any(is_it) {
+                continue;
+            }
             if op.via.is_none()
                 && all_divided_alike(facts, window)
                 && window.backwards.first() == Some(index)
@@ -76,6 +85,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 continue;
             }
             let loss = &found.loss;
+            if op.via.is_none()
+                && !found.managed
+                && !loss.is(Flags::SUMMED)
+                && is_left_out(context, window, op, found)
+            {
+                let period = context.slice(window.counted.period);
+                findings
+                    .report(op.span, format!("this loss is not divided by `{period}`, as the other one of the loop is: its gradients are summed, not averaged"))
+                    .label(window.counted.span, "the window")
+                    .help(format!("divide the loss by `{period}`"));
+                continue;
+            }
             let is_followed = loss.is(Flags::SCALAR) && !loss.is(Flags::OPAQUE) && !loss.is_unknown();
             let plain = !loss.is(Flags::DIVIDED)
                 && !loss.is(Flags::SUMMED)
@@ -120,6 +141,67 @@ fn is_divided_nowhere(context: &Context<'_>, window: &Window) -> bool {
     });
     let is_name = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
     is_name && is_window(name) && !is_given && !divides_by(facts, &context.project.divisors, name)
+}
+
+/// Returns `true` for a loss that is made of nothing that the window's length is in, in a function that divides
+/// another loss of the loop by it.
+fn is_left_out(context: &Context<'_>, window: &Window, op: &Op, found: &Backward) -> bool {
+    let facts = context.facts;
+    let period = context.slice(window.counted.period);
+    let own = context.slice(found.loss_span);
+    let is_path = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    let another = || {
+        backwards(facts).any(|(other, pass)| {
+            other.site.function == op.site.function
+                && other.span != op.span
+                && facts.enclosing(other.site.looped).any(|id| Some(id) == op.site.looped)
+                && context.slice(pass.loss_span) != own
+        })
+    };
+    if window.counted.rounds.is_some() || !is_path(period) || !is_path(own) || !another() {
+        return false;
+    }
+    let Some(length) = words(period).last().and_then(|name| name.rsplit('.').next()) else { return false };
+    let body = match op.site.function {
+        FunctionId::MODULE => memfit_source::Span::new(0, facts.text.len() as u32),
+        id => facts.function(id).span,
+    };
+    let mut bindings: Vec<(Vec<String>, memfit_source::Expression)> = Vec::new();
+    for outer in &tree(context) {
+        outer.visit(&mut |statement| {
+            let inside = body.start <= statement.span.start && statement.span.end <= body.end;
+            let binds = matches!(statement.kind, StatementKind::Assign | StatementKind::Augment(_));
+            if let Some(value) = statement.values.first().filter(|_| inside && binds) {
+                let names = statement.targets.iter().map(|target| context.slice(target.span).to_owned());
+                bindings.push((names.collect(), value.clone()));
+            }
+        });
+    }
+    let divides = |value: &memfit_source::Expression| {
+        value.any(&|part| {
+            matches!(&part.kind, ExpressionKind::Binary { right, operator: Operator::Divide, .. }
+                if right.last_name() == Some(length))
+        })
+    };
+    // All that the loss is made of, by the names in the function.
+    let mut names = vec![own.to_owned()];
+    let mut next = 0;
+    while let Some(name) = names.get(next).cloned() {
+        next += 1;
+        for (_, value) in bindings.iter().filter(|(targets, _)| targets.contains(&name)) {
+            if next > 40 || value.any(&|part| part.last_name() == Some(length)) {
+                return false;
+            }
+            value.visit(&mut |part| {
+                let path = part.path().filter(|path| !names.contains(path));
+                names.extend(path.filter(|path| bindings.iter().any(|(targets, _)| targets.contains(path))));
+            });
+        }
+    }
+    let losses = bindings.iter().filter(|(targets, value)| {
+        divides(value) && targets.iter().any(|target| target.to_ascii_lowercase().contains("loss"))
+    });
+    next > 1 && losses.count() > 0
 }
 
 /// Returns `true` if the backward passes of a window, in branches of their own, have losses with one divisor.

@@ -124,6 +124,8 @@ pub(crate) struct ClassExport {
     pub(crate) is_frozen: bool,
     /// A module without layers and parameters.
     pub(crate) is_parameterless: bool,
+    /// Has trained parameters of its own, and no layers.
+    pub(crate) only_parameters: bool,
     /// An optimizer that is used as those of PyTorch are: it has no way of its own to step.
     pub(crate) is_optimizer: bool,
     /// Names of its methods, including those of base classes in its file.

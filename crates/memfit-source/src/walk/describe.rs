@@ -58,6 +58,7 @@ impl<'a> Walker<'a> {
                     && bases[0].ends_with("nn.Module")
                     && method(node, "forward").is_some()
                     && computes_only(self.slice(span(node)), &|name| method(node, name).is_some()),
+                only_parameters: super::weights::keeps_only_parameters(text),
                 bases: bases.clone(),
             };
             self.facts.classes.push(class);

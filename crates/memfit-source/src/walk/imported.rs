@@ -54,7 +54,8 @@ impl Walker<'_> {
     pub(super) fn object_there(&mut self, call: &Call, path: &str, class: &ClassExport) -> Value {
         if class.is_module && path.ends_with("Loss") {
             let kind = Kind::Criterion { which: Criterion::Other, sums: false };
-            return Value::from_kind(kind).with_flags(Flags::OPAQUE);
+            let weights = if class.only_parameters { self.made_weights(call) } else { Weights::default() };
+            return Value { weights, ..Value::from_kind(kind).with_flags(Flags::OPAQUE) };
         }
         if class.is_module {
             let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };

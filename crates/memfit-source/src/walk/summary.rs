@@ -39,6 +39,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
                 detaches: class.detaches,
                 is_frozen: class.is_frozen,
                 is_parameterless: class.is_parameterless,
+                only_parameters: class.only_parameters,
                 is_optimizer: class.bases.iter().any(|base| base.ends_with("Optimizer"))
                     && methods
                         .iter()

@@ -67,6 +67,13 @@ pub(super) fn makes_layers(text: &str) -> bool {
     LAYERS.iter().any(|layer| text.contains(layer)) || text.match_indices("Parameter(").any(trained)
 }
 
+/// Returns `true` for the text of a class that has trained parameters, and neither layers nor models.
+pub(super) fn keeps_only_parameters(text: &str) -> bool {
+    let others = ["Sequential(", "models.", "from_pretrained(", "ModuleList("];
+    let has_layers = LAYERS.iter().chain(&others).any(|layer| text.contains(layer));
+    !has_layers && text.contains("Parameter(") && makes_layers(text)
+}
+
 /// Methods of models: what they are called on and that is called itself is a model.
 const MODEL_METHODS: &[&str] = &[
     ".parameters()",
@@ -200,6 +207,8 @@ impl<'a> Walker<'a> {
                 path.starts_with("torchvision.models.")
                     || path.ends_with("from_pretrained")
                     || &**path == "timm.create_model"
+                    || path.ends_with("Loss")
+                        && matches!(self.imported_classes.get(&**path), Some(Some(class)) if class.only_parameters)
             }
             (None, Kind::Class(id)) => {
                 let node = self.definitions.classes[id.index()].node;
