@@ -83,6 +83,10 @@ fn collective<'a>(context: &'a Context<'_>, call: &'a Call) -> Option<&'a str> {
         return Some(name);
     }
     let function = call.function.filter(|id| *id != FunctionId::MODULE)?;
+    // What a decorated function does is not certain: a cache may have its result.
+    if !facts.function(function).decorators.is_empty() {
+        return None;
+    }
     let inner = facts.calls.iter().find(|inner| {
         inner.site.function == function && inner.site.guard.is_none() && of_library(inner).is_some()
     })?;

@@ -27,6 +27,8 @@
 //! ## References
 //! - [dropout](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html)
 
+use memfit_source::Grad;
+
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -42,7 +44,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(name) = name.filter(|name| DROPOUTS.contains(name)) else { continue };
         let function = facts.function(call.site.function);
         let is_module = function.class.is_some_and(|class| facts.class(class).is_module);
-        if !is_module || call.is_open() || call.argument(2, "training").is_some() {
+        // Without gradients, as in a sampler, it is there to be on.
+        if !is_module || call.site.grad == Grad::Off || call.is_open() || call.argument(2, "training").is_some() {
             continue;
         }
         // `if self.training:` around it, and dropout that is meant to be on, as for Monte Carlo samples.

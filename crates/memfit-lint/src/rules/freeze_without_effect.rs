@@ -84,7 +84,9 @@ fn in_statement<'a>(
 
 /// Returns `true` for a name that is one or two letters away from the right one.
 fn is_misspelt(name: &str) -> bool {
+    // `_requires_grad` is a name of its own, in libraries.
     name != RIGHT
+        && !name.starts_with('_')
         && name != "requires_grad_"
         && name.contains("grad")
         && strsim::levenshtein(name, RIGHT) <= 2

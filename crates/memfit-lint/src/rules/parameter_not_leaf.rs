@@ -52,6 +52,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && MOVES.iter().any(|name| other.is_method(name))
         });
         let Some(moved) = moved else { continue };
+        // What lies there already is returned as it is, and what is not trained may as well be no parameter.
+        let on_host = call.argument(0, "data").is_some_and(|data| data.value.device == Device::Cpu);
+        let is_cast = ["half", "double", "bfloat16", "clone"].iter().any(|name| moved.is_method(name));
+        let is_off = call.argument(1, "requires_grad").is_some_and(|on| on.value.truth() == Some(false));
+        if !on_host && !is_cast || is_off {
+            continue;
+        }
         // The result is bound to an attribute, perhaps after more such calls: `Parameter(x).half().cuda()`.
         let Some(name) = facts.bound_to(moved.span).filter(|name| name.starts_with("self.")) else {
             continue;

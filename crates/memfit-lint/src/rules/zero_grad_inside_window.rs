@@ -64,6 +64,10 @@ fn in_micro_batches(context: &Context<'_>, findings: &mut Findings<'_>) {
     {
         let Some(looped) = clear.site.looped else { continue };
         let inner = facts.looped(looped);
+        // A loop that tries again starts anew.
+        if clear.site.tried.is_some() {
+            continue;
+        }
         let guarded = facts.guards_of(clear.site.guard).any(|id| facts.guard(id).looped == Some(looped));
         // The loop may read the gradients of each round, or hand them on.
         let body = context.slice(Span::new(inner.header.end, inner.span.end));
