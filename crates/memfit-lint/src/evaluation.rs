@@ -445,8 +445,8 @@ pub(crate) fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
     beside || { calls }.any(|call| repeats(&call.site))
 }
 
-/// Returns `true` if what a function hands on may be trained on: a backward pass goes through it, no call of the
-/// text gets it, or one hands it on further.
+/// Returns `true` if what a function hands on may be trained on: a backward pass goes through it, no call of
+/// the text gets it, or one hands it on further.
 fn is_trained_on(facts: &Facts, id: FunctionId) -> bool {
     let mut calls = facts.calls.iter().filter(|call| call.function == Some(id)).peekable();
     calls.peek().is_none()
@@ -456,8 +456,8 @@ fn is_trained_on(facts: &Facts, id: FunctionId) -> bool {
         })
 }
 
-/// Finds functions that put models into evaluation mode, call one outside of a loop, and hand no graph on that is
-/// trained on.
+/// Finds functions that put models into evaluation mode, call one outside of a loop, and hand no graph on
+/// that is trained on.
 fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for id in facts.function_ids().filter(|id| *id != FunctionId::MODULE) {

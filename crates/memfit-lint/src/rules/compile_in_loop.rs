@@ -53,8 +53,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for a loop around a loop over batches, in which nothing makes what is compiled anew, such as
-/// the model of each fold.
+/// Returns `true` for a loop around a loop over batches, in which nothing makes what is compiled anew, such
+/// as the model of each fold.
 fn compiles_again(facts: &Facts, call: &Call, looped: LoopId) -> bool {
     let Some(model) = call.arguments.first().map(|given| facts.slice(given.value_span)) else { return false };
     let found = facts.looped(looped);

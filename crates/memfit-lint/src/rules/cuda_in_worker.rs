@@ -1,9 +1,9 @@
 //! # cuda-in-worker
 //!
 //! ## What it does
-//! Finds CUDA calls in code that loader workers run (`__getitem__`, the methods that it calls, `collate_fn`, also
-//! of a loader in another file), and data sets with tensors on the GPU that workers read, `TensorDataset` among them. An option as the
-//! number of workers counts, unless it is 0 by default.
+//! Finds CUDA calls in code that loader workers run (`__getitem__`, the methods that it calls, `collate_fn`,
+//! also of a loader in another file), and data sets with tensors on the GPU that workers read,
+//! `TensorDataset` among them. An option as the number of workers counts, unless it is 0 by default.
 //!
 //! ## Why
 //! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one creates a

@@ -1,11 +1,11 @@
 //! # eval-mode-not-restored
 //!
 //! ## What it does
-//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by
-//! a function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may
-//! be its input. So is one that the training function itself puts into evaluation mode, as for a classifier
-//! on frozen features. It is a note where it is not certain that the same model is trained, or where an
-//! option decides.
+//! Finds training loops in which the model is switched to evaluation mode and never back, by the loop or by a
+//! function that it calls. A model that no optimizer of the loop holds is left alone: what is trained may be
+//! its input. So is one that the training function itself puts into evaluation mode, as for a classifier on
+//! frozen features. It is a note where it is not certain that the same model is trained, or where an option
+//! decides. Found as well: a step for several phases that only ever puts the model into evaluation mode.
 //!
 //! ## Why
 //! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation
@@ -35,7 +35,7 @@
 //! ## References
 //! - [torch.nn.Module.eval](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{Call, ClassId, Facts, FunctionId, Kind, LoopId, Op, OpKind, Overlap, StoreKind};
+use memfit_source::{Call, ClassId, Facts, FunctionId, GuardId, Kind, LoopId, Op, OpKind, Overlap, StoreKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -44,6 +44,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    in_phases(context, findings);
     for op in facts.ops.iter().filter(|op| op.kind == OpKind::EvalMode) {
         // Loop around the evaluation that also trains.
         let Some(looped) = facts.enclosing(op.site.looped).find(|id| facts.trains(*id)) else { continue };
@@ -98,6 +99,73 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(found.header, "this loop trains")
             .help(format!("call `{}.train()` at the beginning of each iteration", op.receiver));
     }
+}
+
+/// Finds a step that evaluates in one phase and trains in another, with one forward pass for both, and that puts
+/// the model into evaluation mode only: after the first evaluation, it trains in that mode.
+fn in_phases(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let own = |op: &&Op| op.via.is_none() && op.site.function != FunctionId::MODULE;
+    for eval in facts.ops.iter().filter(own).filter(|op| op.kind == OpKind::EvalMode) {
+        let id = eval.site.function;
+        let here = |op: &&Op| op.site.function == id && op.via.is_none();
+        let Some(phase) = phase_of(context, eval) else { continue };
+        let opposite = |op: &Op| {
+            facts.guards_of(op.site.guard).filter_map(|guard| test_of(context, guard)).any(|other| {
+                other.0 == phase.0 && (other.1 != phase.1 && other.2 == phase.2 || other.2 != phase.2 && other.1 && phase.1)
+            })
+        };
+        let pass = facts
+            .ops
+            .iter()
+            .filter(here)
+            .find(|op| matches!(op.kind, OpKind::Backward(_)) && op.site.order > eval.site.order && opposite(op));
+        // One forward pass for both phases, or a call of unknown code that gets the model.
+        let text = context.slice(facts.function(id).span);
+        let shared = facts.ops.iter().filter(|op| op.site.function == id).any(|op| {
+            op.kind == OpKind::Forward
+                && !opposite(op)
+                && pass.is_some_and(|pass| (eval.site.order..pass.site.order).contains(&op.site.order))
+        });
+        let Some(pass) = pass.filter(|_| shared && !text.contains(".train(") && !text.contains(".training")) else {
+            continue;
+        };
+        let mut loops = facts
+            .calls
+            .iter()
+            .filter(|call| call.function == Some(id))
+            .filter_map(|call| facts.enclosing(call.site.looped).last())
+            .peekable();
+        let Some(looped) = loops.peek().copied() else { continue };
+        if loops.all(|id| !context.slice(facts.looped(id).span).contains(".train(")) {
+            findings
+                .report(eval.span, format!("`{}` is never put back into training mode: after this phase, it trains in evaluation mode", eval.receiver))
+                .label(pass.span, "trained here, in another phase")
+                .label(facts.looped(looped).header, "this loop runs both")
+                .help(format!("call `{}.train()` in the other phase", eval.receiver));
+        }
+    }
+}
+
+/// Test of the innermost branch around an operation: what is tested, whether it has to hold, and what it is
+/// compared with.
+fn phase_of<'a>(context: &'a Context<'_>, op: &Op) -> Option<(&'a str, bool, &'a str)> {
+    test_of(context, op.site.guard?)
+}
+
+fn test_of<'a>(context: &'a Context<'_>, id: GuardId) -> Option<(&'a str, bool, &'a str)> {
+    let guard = context.facts.guard(id);
+    let test = context.slice(guard.test).trim_matches(['(', ')']);
+    let (name, is_not, value) = if let Some((name, value)) = test.split_once("==") {
+        (name, false, value)
+    } else if let Some((name, value)) = test.split_once("!=") {
+        (name, true, value)
+    } else {
+        test.strip_prefix("not ").map_or((test, false, ""), |name| (name, true, ""))
+    };
+    let name = name.trim();
+    let is_path = name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    (is_path && !name.is_empty()).then_some((name, guard.negated == is_not, value.trim()))
 }
 
 /// Returns `true` if one called function does both: its own passes evaluate.

@@ -76,8 +76,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     findings.withdraw(|span| is_volatile(context, span) || is_unpickled(context, span));
 }
 
-/// Returns `true` for the pass of a model that comes out of a pickle: its parameters may require no gradients, as
-/// those of a moving average that was pickled.
+/// Returns `true` for the pass of a model that comes out of a pickle: its parameters may require no
+/// gradients, as those of a moving average that was pickled.
 fn is_unpickled(context: &Context<'_>, span: Span) -> bool {
     let facts = context.facts;
     let op = facts.ops.iter().find(|op| op.call.unwrap_or(op.span) == span);

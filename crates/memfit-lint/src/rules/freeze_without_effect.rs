@@ -24,7 +24,7 @@
 //! ## References
 //! - [requires_grad_](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.requires_grad_)
 
-use memfit_source::{Expression, ExpressionKind, OpKind, Statement, StatementKind, StoreKind};
+use memfit_source::{Expression, ExpressionKind, Kind, OpKind, Statement, StatementKind, StoreKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 use crate::tree::{bound_names, tree};
@@ -107,6 +107,11 @@ fn is_parameter(context: &Context<'_>, of: &Expression, parameters: &[&str]) -> 
 /// Returns `true` for an expression that is a model at some place of the text.
 fn is_module(context: &Context<'_>, text: &str) -> bool {
     let facts = context.facts;
+    // Another branch may make a parameter of that name.
+    let set = || facts.stores.iter().filter(|store| store.kind == StoreKind::Assign && store.target == text);
+    if set().any(|store| matches!(store.value.kind, Kind::Tensor)) {
+        return false;
+    }
     let runs = facts.ops.iter().any(|op| {
         op.via.is_none()
             && op.receiver == text
@@ -114,12 +119,18 @@ fn is_module(context: &Context<'_>, text: &str) -> bool {
     });
     runs || facts.calls.iter().any(|call| {
         call.result.is_module()
-            && call.path.as_deref().is_some_and(|path| path.contains("torch") || path.contains("timm"))
+            && call.path.as_deref().is_some_and(makes_models)
             && facts.bound_to(call.span) == Some(text)
-    }) || facts
-        .stores
-        .iter()
-        .any(|store| store.kind == StoreKind::Assign && store.target == text && store.value.is_module())
+    }) || set().any(|store| store.value.is_module())
+}
+
+/// Returns `true` for the full name of what makes layers or models in libraries.
+fn makes_models(path: &str) -> bool {
+    let last = path.rsplit('.').next().unwrap_or_default();
+    path.starts_with("torch.nn.") && last.starts_with(char::is_uppercase) && last != "Parameter"
+        || path.starts_with("torchvision.models.")
+        || path == "timm.create_model"
+        || path.ends_with(".from_pretrained")
 }
 
 fn of_module(

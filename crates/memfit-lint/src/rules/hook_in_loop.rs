@@ -1,11 +1,13 @@
 //! # hook-in-loop
 //!
 //! ## What it does
-//! Finds hooks that are registered in every iteration of a training or evaluation loop, and are never removed.
+//! Finds hooks that are registered in every iteration of a training or evaluation loop, and are never
+//! removed.
 //!
 //! ## Why
 //! A hook stays until its handle is removed. Each iteration adds one more: all of them run in every pass from
-//! then on, and each keeps what its function refers to. Measured: after three iterations, a pass runs 3 hooks.
+//! then on, and each keeps what its function refers to. Measured: after three iterations, a pass runs 3
+//! hooks.
 //!
 //! ## Example
 //! ```python

@@ -4,9 +4,9 @@
 //! Finds loss functions of the project with parameters of their own that no optimizer holds.
 //!
 //! ## Why
-//! A loss such as one with class centers, a temperature or a margin has parameters that must be trained with the
-//! model. They get gradients in each step, keep their first values, and nothing says so. Measured: after three
-//! steps, the parameter has its first value.
+//! A loss such as one with class centers, a temperature or a margin has parameters that must be trained with
+//! the model. They get gradients in each step, keep their first values, and nothing says so. Measured: after
+//! three steps, the parameter has its first value.
 //!
 //! ## Example
 //! ```python

@@ -4,10 +4,10 @@
 //! Finds methods of a training that are named and not called: `model.eval`, and `state_dict` in a checkpoint.
 //!
 //! ## Why
-//! A name without parentheses does nothing, and raises nothing: the model stays in training mode, the optimizer
-//! does not step. A `state_dict` that is saved without a call is the method: the file has the whole object in
-//! it, and `load_state_dict` cannot take it when the training is resumed. Measured: after `model.eval`, the
-//! model is in training mode; a loaded `scheduler.state_dict` raises 1 error.
+//! A name without parentheses does nothing, and raises nothing: the model stays in training mode, the
+//! optimizer does not step. A `state_dict` that is saved without a call is the method: the file has the whole
+//! object in it, and `load_state_dict` cannot take it when the training is resumed. Measured: after
+//! `model.eval`, the model is in training mode; a loaded `scheduler.state_dict` raises 1 error.
 //!
 //! ## Example
 //! ```python
@@ -97,7 +97,7 @@ fn in_display(context: &Context<'_>, part: &Expression, findings: &mut Findings<
         ExpressionKind::Other(items) if context.slice(part.span).starts_with('{') => items.iter().collect(),
         ExpressionKind::Call { callee, arguments } => {
             let name = callee.last_name().unwrap_or_default();
-            let saves = name.contains("save") || name == "dict";
+            let saves = name == "save" || name.starts_with("save_") || name == "dict";
             arguments.iter().filter(|_| saves).map(|argument| &argument.value).collect()
         }
         _ => return,
@@ -106,6 +106,7 @@ fn in_display(context: &Context<'_>, part: &Expression, findings: &mut Findings<
         if let ExpressionKind::Attribute { of, name } = &item.kind
             && name == "state_dict"
             && of.path().is_some()
+            && !context.facts.text.contains(&format!("{} =", context.slice(item.span)))
         {
             findings
                 .report(item.span, "the checkpoint gets the method, and not the state: it cannot be loaded")

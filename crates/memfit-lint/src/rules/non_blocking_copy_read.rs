@@ -5,8 +5,9 @@
 //!
 //! ## Why
 //! `non_blocking=True` returns before the copy is done. `numpy()`, `item()` and `tolist()` of the result read
-//! host memory and wait for nothing: the values may be those of before. A copy to the GPU is safe, for the GPU
-//! does one thing after the other. Measured on the signature: `to` takes `non_blocking` with a default of False.
+//! host memory and wait for nothing: the values may be those of before. A copy to the GPU is safe, for the
+//! GPU does one thing after the other. Measured on the signature: `to` takes `non_blocking` with a default of
+//! False.
 //!
 //! ## Example
 //! ```python

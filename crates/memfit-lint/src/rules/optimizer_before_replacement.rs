@@ -6,9 +6,9 @@
 //!
 //! ## Why
 //! An optimizer holds the parameters that it was given. FSDP puts other parameters into the model, and a new
-//! layer has its own: the optimizer steps on those of before, and the model is not trained, or its new part is
-//! not. A scheduler changes the learning rate of the optimizer that it was given, not of the new one. Measured:
-//! after a step, 0 of 2 parameters of the new layer have changed.
+//! layer has its own: the optimizer steps on those of before, and the model is not trained, or its new part
+//! is not. A scheduler changes the learning rate of the optimizer that it was given, not of the new one.
+//! Measured: after a step, 0 of 2 parameters of the new layer have changed.
 //!
 //! ## Example
 //! ```python
@@ -175,7 +175,7 @@ fn replaced(context: &Context<'_>, optimizer: &Call) -> Option<(Span, String)> {
             && facts.are_parameters(&call.result.weights)
             && facts.overlap(&call.result.weights, &optimizer.result.weights) != Overlap::Yes
             && !call.arguments.iter().any(|argument| {
-                words(facts.slice(argument.value_span)).any(|word| models.iter().any(|name| word == *name))
+                words(facts.slice(argument.value_span)).any(|word| models.contains(&word))
                     && argument.value.is_module()
             })
     };

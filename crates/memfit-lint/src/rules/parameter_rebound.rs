@@ -1,8 +1,8 @@
 //! # parameter-rebound
 //!
 //! ## What it does
-//! Finds loops over parameters that bind a new tensor to the loop's variable and do not use it: moving averages,
-//! target networks and updates by hand.
+//! Finds loops over parameters that bind a new tensor to the loop's variable and do not use it: moving
+//! averages, target networks and updates by hand.
 //!
 //! ## Why
 //! An assignment to the loop's variable binds a name. It writes nothing into the parameter, and the next

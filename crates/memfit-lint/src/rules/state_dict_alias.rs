@@ -1,8 +1,9 @@
 //! # state-dict-alias
 //!
 //! ## What it does
-//! Finds a `state_dict()` that is kept as the best one without a copy while training continues, or in a copy of
-//! the dictionary only. Finds models that are kept in a shallow copy, `copy.copy(model)`, as the model of before.
+//! Finds a `state_dict()` that is kept as the best one without a copy while training continues, or in a copy
+//! of the dictionary only. Finds models that are kept in a shallow copy, `copy.copy(model)`, as the model of
+//! before.
 //!
 //! ## Why
 //! `state_dict()` returns the weights themselves, not a copy: the next step changes the kept values, and the

@@ -143,8 +143,8 @@ fn is_divided_nowhere(context: &Context<'_>, window: &Window) -> bool {
     is_name && is_window(name) && !is_given && !divides_by(facts, &context.project.divisors, name)
 }
 
-/// Returns `true` for a loss that is made of nothing that the window's length is in, in a function that divides
-/// another loss of the loop by it.
+/// Returns `true` for a loss that is made of nothing that the window's length is in, in a function that
+/// divides another loss of the loop by it.
 fn is_left_out(context: &Context<'_>, window: &Window, op: &Op, found: &Backward) -> bool {
     let facts = context.facts;
     let period = context.slice(window.counted.period);

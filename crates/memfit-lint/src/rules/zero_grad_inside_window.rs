@@ -1,8 +1,8 @@
 //! # zero-grad-inside-window
 //!
 //! ## What it does
-//! Finds gradient accumulation in which the gradients are cleared in every iteration: of a loop that steps now
-//! and then, or of the loop over the micro-batches of one step.
+//! Finds gradient accumulation in which the gradients are cleared in every iteration: of a loop that steps
+//! now and then, or of the loop over the micro-batches of one step.
 //!
 //! ## Why
 //! When the optimizer steps, only the gradients of the last micro-batch of the window remain. All other

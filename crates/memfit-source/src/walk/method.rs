@@ -61,7 +61,6 @@ impl<'a> Walker<'a> {
             {
                 return value.clone();
             }
-            // The same tensors in another dictionary.
             Kind::StateDict if name == "copy" => return value.clone(),
             Kind::StateDict if ["items", "values"].contains(&name) => {
                 return Value::from_kind(Kind::Unknown).with_device(value.device).with_flags(Flags::WEIGHTS);
