@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 import datetime
 import inspect
+import os
+import time
 
 import pytest
 import torch
@@ -98,6 +100,12 @@ def summed(rank, folder, everywhere):
         except RuntimeError:
             how = "error"
     (folder / f"{everywhere}-{rank}").write_text(how)
+    # The other process is there until the first one has its answer.
+    ends = time.monotonic() + 30
+    while not (folder / f"{everywhere}-0").exists() and time.monotonic() < ends:
+        time.sleep(0.1)
+    # A group whose collective has failed cannot be left in order.
+    os._exit(0)
 
 
 @proof("collective-on-one-rank")

@@ -5,7 +5,7 @@
 //!
 //! ## Why
 //! `torch.nn.functional.dropout` drops values unless it is told otherwise, and knows nothing of `eval()`:
-//! evaluation and inference are random. Measured: in evaluation mode, 121 of 256 values are dropped; with
+//! evaluation and inference are random. Measured: in evaluation mode, 125 of 256 values are dropped; with
 //! `training=self.training`, 0.
 //!
 //! ## Example
