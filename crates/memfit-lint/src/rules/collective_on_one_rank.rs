@@ -103,8 +103,8 @@ fn of_library(call: &Call) -> Option<&str> {
     let known = module == "torch.distributed" && COLLECTIVES.contains(&name);
     // The group may be given by its position.
     let first = if name.ends_with("barrier") { 0 } else { 2 };
-    let may_have_group =
-        call.keyword("group").is_some() || call.arguments.iter().filter(|given| given.name.is_none()).count() > first;
+    let may_have_group = call.keyword("group").is_some()
+        || call.arguments.iter().filter(|given| given.name.is_none()).count() > first;
     (known && !may_have_group && !call.is_open()).then_some(name)
 }
 

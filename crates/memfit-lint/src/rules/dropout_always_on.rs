@@ -45,7 +45,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let function = facts.function(call.site.function);
         let is_module = function.class.is_some_and(|class| facts.class(class).is_module);
         // Without gradients, as in a sampler, it is there to be on.
-        if !is_module || call.site.grad == Grad::Off || call.is_open() || call.argument(2, "training").is_some() {
+        if !is_module
+            || call.site.grad == Grad::Off
+            || call.is_open()
+            || call.argument(2, "training").is_some()
+        {
             continue;
         }
         // `if self.training:` around it, and dropout that is meant to be on, as for Monte Carlo samples.

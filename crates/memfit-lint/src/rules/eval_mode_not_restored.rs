@@ -35,7 +35,9 @@
 //! ## References
 //! - [torch.nn.Module.eval](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{Call, ClassId, Facts, FunctionId, GuardId, Kind, LoopId, Op, OpKind, Overlap, StoreKind};
+use memfit_source::{
+    Call, ClassId, Facts, FunctionId, GuardId, Kind, LoopId, Op, OpKind, Overlap, StoreKind,
+};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -112,14 +114,13 @@ fn in_phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(phase) = phase_of(context, eval) else { continue };
         let opposite = |op: &Op| {
             facts.guards_of(op.site.guard).filter_map(|guard| test_of(context, guard)).any(|other| {
-                other.0 == phase.0 && (other.1 != phase.1 && other.2 == phase.2 || other.2 != phase.2 && other.1 && phase.1)
+                other.0 == phase.0
+                    && (other.1 != phase.1 && other.2 == phase.2 || other.2 != phase.2 && other.1 && phase.1)
             })
         };
-        let pass = facts
-            .ops
-            .iter()
-            .filter(here)
-            .find(|op| matches!(op.kind, OpKind::Backward(_)) && op.site.order > eval.site.order && opposite(op));
+        let pass = facts.ops.iter().filter(here).find(|op| {
+            matches!(op.kind, OpKind::Backward(_)) && op.site.order > eval.site.order && opposite(op)
+        });
         // One forward pass for both phases, or a call of unknown code that gets the model.
         let text = context.slice(facts.function(id).span);
         let shared = facts.ops.iter().filter(|op| op.site.function == id).any(|op| {
@@ -127,7 +128,8 @@ fn in_phases(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && !opposite(op)
                 && pass.is_some_and(|pass| (eval.site.order..pass.site.order).contains(&op.site.order))
         });
-        let Some(pass) = pass.filter(|_| shared && !text.contains(".train(") && !text.contains(".training")) else {
+        let Some(pass) = pass.filter(|_| shared && !text.contains(".train(") && !text.contains(".training"))
+        else {
             continue;
         };
         let mut loops = facts

@@ -88,10 +88,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let known = optimizers.peek().is_some();
         let apart = |call: &Call| facts.overlap(&call.result.weights, weights) == Overlap::No;
         // What is done with its parameters elsewhere is not followed.
-        let handled = [".parameters(", ".named_parameters(", ".requires_grad_(", ".eval("].iter().any(|method| {
-            let used = format!("{name}{method}");
-            facts.text.lines().any(|line| line.contains(&used) && !line.contains("clip_grad_"))
-        });
+        let handled =
+            [".parameters(", ".named_parameters(", ".requires_grad_(", ".eval("].iter().any(|method| {
+                let used = format!("{name}{method}");
+                facts.text.lines().any(|line| line.contains(&used) && !line.contains("clip_grad_"))
+            });
         if known && optimizers.all(apart) && !handled {
             findings
                 .report(

@@ -228,7 +228,9 @@ fn of_schedulers(context: &Context<'_>, findings: &mut Findings<'_>) {
     // Those of other libraries take an optimizer first, and are named for what they are.
     let named = |call: &Call| {
         let name = facts.slice(call.callee).rsplit('.').next().unwrap_or_default();
-        name.ends_with("Scheduler") || name.ends_with("LR") || name.starts_with("get_") && name.contains("schedule")
+        name.ends_with("Scheduler")
+            || name.ends_with("LR")
+            || name.starts_with("get_") && name.contains("schedule")
     };
     let made = |call: &&Call| {
         matches!(call.result.kind, Kind::Scheduler)

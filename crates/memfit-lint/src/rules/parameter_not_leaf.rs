@@ -66,7 +66,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_module =
             facts.function(moved.site.function).class.is_some_and(|class| facts.class(class).is_module);
         let method = moved.method.as_deref().unwrap_or_default();
-        if !is_module || moved.result.device == Device::Cpu {
+        if !is_module || moved.result.device == Device::Cpu && !is_cast {
             continue;
         }
         findings

@@ -237,7 +237,7 @@ fn torch(rest: &str, last: &str) -> CallResult {
             "DataParallel" => CallResult::Same(Flags::NONE),
             "parallel.DistributedDataParallel" => CallResult::Same(Flags::DISTRIBUTED),
             "utils.clip_grad_norm_" | "utils.clip_grad_value_" => CallResult::Number,
-            "Parameter" => CallResult::Tensor(Flags::NONE),
+            "Parameter" | "parameter.Parameter" => CallResult::Tensor(Flags::NONE),
             "utils.rnn.pack_padded_sequence" => CallResult::Same(Flags::NONE),
             _ if name.ends_with("Loss") => made_loss(Criterion::Other),
             _ if name.starts_with("BatchNorm") || name == "SyncBatchNorm" => {
