@@ -24,7 +24,8 @@ impl Release {
         Self { major, minor }
     }
 
-    /// Environment variable that holds the allocator's settings. 2.9 renamed it, and reads the older name, too.
+    /// Environment variable that holds the allocator's settings. 2.9 renamed it, and reads the older name as
+    /// well.
     pub const fn settings_variable(self) -> &'static str {
         if self.at_least(2, 9) { "PYTORCH_ALLOC_CONF" } else { "PYTORCH_CUDA_ALLOC_CONF" }
     }

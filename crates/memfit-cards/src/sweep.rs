@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use memfit_devices::Device;
-use memfit_report::Growth;
+use memfit_report::text::Growth;
 use memfit_report::wire::{CardRow, Problem, Verdict};
 use memfit_run::{Card, Console, Home, Interrupt, Rehearsal, Request, RunError, without_secrets};
 

@@ -14,7 +14,7 @@ use memfit_cards::{Judge, smallest_fitting};
 use memfit_channel::Planned;
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
-use memfit_report::Growth;
+use memfit_report::text::Growth;
 use memfit_report::wire::{AtPeak, Problem, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
 use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Remark, Training};

@@ -8,7 +8,6 @@
 mod cards_page;
 mod ci_comment;
 pub mod findings;
-mod growth;
 mod lever_table;
 pub mod metrics;
 mod plan_page;
@@ -18,6 +17,5 @@ pub mod wire;
 
 pub use cards_page::cards_page;
 pub use ci_comment::{CI_MARKER, ci_comment};
-pub use growth::Growth;
 pub use lever_table::lever_table;
 pub use plan_page::plan_page;

@@ -16,6 +16,7 @@ mod data_loader;
 mod doctor;
 mod explain;
 mod gpus;
+mod growth;
 mod plan;
 mod replay;
 mod rules;
@@ -33,6 +34,7 @@ pub use data_loader::data_loader;
 pub use doctor::doctor;
 pub use explain::explain;
 pub use gpus::{gpu, gpus};
+pub use growth::Growth;
 pub use plan::plan;
 pub(crate) use plan::{
     in_short as plan_in_short, in_words as plan_lever_in_words, meaning as plan_lever_meaning,

@@ -71,8 +71,8 @@ impl Numbers {
         if self.is_known() { Self::needs(self.additional_bytes().max(bytes)) } else { self }
     }
 
-    /// Determines the effect of counts and shapes, on which the script may decide and whose complement may be a
-    /// size, too, by a run with their lower bounds.
+    /// Determines the effect of counts and shapes, on which the script may decide and whose complement may be
+    /// a size, too, by a run with their lower bounds.
     fn test_counts(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,

@@ -9,11 +9,12 @@ use memfit_plan::{
     Answer, Candidate, Expected, Host, Limits, Machines, MadeFor, Outcome, Plan, Room, Setting, Trial as _,
     Tried, Verdict, framework_settings, loader, padding, search, search_carried, search_spread, sha256,
 };
+use memfit_report::text::Growth;
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanRank, PlanReport, PlanRun, PlanVerdict,
     RejectedLever, schema,
 };
-use memfit_report::{Growth, plan_page, text};
+use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
 use memfit_vocabulary::{Framework, Label, Lever, Value};
 

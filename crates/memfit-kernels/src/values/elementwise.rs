@@ -422,8 +422,8 @@ fn compute(
     Some((out, origin))
 }
 
-/// Returns `true` if a result is larger, or a truth value another one, where assumed inputs are smaller. They are
-/// at their upper bounds, and the result then is not at its own.
+/// Returns `true` if a result is larger, or a truth value another one, where assumed inputs are smaller.
+/// They are at their upper bounds, and the result then is not at its own.
 fn falls_where_inputs_rise(
     functor: &Functor,
     work: &Work,

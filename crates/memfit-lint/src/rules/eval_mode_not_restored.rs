@@ -103,8 +103,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Finds a step that evaluates in one phase and trains in another, with one forward pass for both, and that puts
-/// the model into evaluation mode only: after the first evaluation, it trains in that mode.
+/// Finds a step that evaluates in one phase and trains in another, with one forward pass for both, and that
+/// puts the model into evaluation mode only: after the first evaluation, it trains in that mode.
 fn in_phases(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let own = |op: &&Op| op.via.is_none() && op.site.function != FunctionId::MODULE;

@@ -10,8 +10,8 @@ impl Code<'_> {
     /// Returns `true` if the source shows that a backward pass through the values of a call comes later in
     /// the same iteration. `stack` has the lines of the call, the innermost first.
     ///
-    /// The search stops at a loop that runs the backward pass in some iterations alone, as gradient accumulation
-    /// may: each iteration is a step.
+    /// The search stops at a loop that runs the backward pass in some iterations alone, as gradient
+    /// accumulation may: each iteration is a step.
     pub fn backward_is_ahead(&self, stack: &[Site]) -> bool {
         for (depth, site) in stack.iter().enumerate() {
             let Some(scene) = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok()) else {

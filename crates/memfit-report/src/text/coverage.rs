@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::growth::{Growth, STEPS_TO_COMPARE};
+use super::growth::{Growth, STEPS_TO_COMPARE};
 use crate::wire::{Coverage, RunReport};
 
 /// Maximum statements that did not run.

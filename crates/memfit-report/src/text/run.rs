@@ -9,8 +9,8 @@ use memfit_vocabulary::{Category, Phase, Remark};
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{covered, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
+use super::growth::Growth;
 use super::{count, from_here, milliseconds, module_name, signed_size, size};
-use crate::growth::Growth;
 use crate::wire::{AtPeak, CardKind, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.

@@ -1,10 +1,10 @@
 //! Growth of memory from step to step, which a verdict about a few steps does not include.
 
-use crate::text::{count, size};
+use super::{count, size};
 use crate::wire::RunReport;
 
 /// Number of steps from which their memory can be compared: the first one creates the optimizer state.
-pub(crate) const STEPS_TO_COMPARE: u64 = 3;
+pub(super) const STEPS_TO_COMPARE: u64 = 3;
 
 /// Growth that would fill the GPU only after more steps than this is treated as noise: over a few steps it
 /// cannot be distinguished from batches of different sizes.
@@ -18,7 +18,7 @@ pub struct Growth {
     /// Steps until the GPU is full.
     steps_left: u64,
     /// `true` if it was seen between two steps alone: the next one may show none.
-    pub(crate) once: bool,
+    pub(super) once: bool,
     /// `true` if forward passes were counted.
     passes: bool,
 }
