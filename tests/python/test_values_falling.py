@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 import pytest
-from support import on_device, through_memfit
+from support import Starter, on_device, through_memfit
 from tiers import first
 
 COUNT = 400
@@ -25,7 +25,7 @@ FALLING = {
     "a negative count": "size = -mask.sum().item() + count",
     "a product": "size = mask.sum().item() * -1 + count",
     "a difference": "size = (~mask).sum().item() + 0 - mask.sum().item() + count - 400",
-    "a remainder": "size = (mask.sum().item() + 1) % (count + 1)",
+    "a remainder": "size = 2 * ((mask.sum().item() + 1) % (count + 1))",
     "a quotient": "size = count * 400 // (1 + 400 * mask.sum().item())",
     "a share": "size = int(count * (1 - mask.sum().item() / count))",
     "of math": "size = math.floor(400 * math.exp(-mask.sum().item()))",
@@ -80,3 +80,22 @@ def test_a_random_size_has_an_interval(tmp_path: Path) -> None:
     lower = on_device(code, tmp_path, "t4", LOWER).report
     assert upper["verdict"] == lower["verdict"] == "fits"
     assert upper["peak"]["allocated"] - lower["peak"]["allocated"] == 29 * (64 << 20)
+
+
+DRAWN = """
+    found = {}
+    for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        uniform = torch.empty(3, device=device, dtype=kind).uniform_(-2, 6).tolist()
+        found[str(kind)] = [*torch.rand(2, device=device, dtype=kind).tolist(), *uniform]
+    answer(found=found, whole=torch.randint(5, 9, (2,), device=device).tolist())
+"""
+
+
+@pytest.mark.parametrize(("start", "share", "whole"), [(through_memfit, 255 / 256, 8), (LOWER, 1 / 256, 5)])
+def test_random_numbers_are_near_an_end_of_their_range(
+    start: Starter, share: float, whole: int, tmp_path: Path
+) -> None:
+    said = on_device(DRAWN, tmp_path, "t4", start).said
+    for kind, numbers in said["found"].items():
+        assert numbers == [share, share, *[8 * share - 2] * 3], kind
+    assert said["whole"] == [whole, whole]

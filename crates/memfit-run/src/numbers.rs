@@ -13,6 +13,9 @@ use crate::watch::Ended;
 /// range for a list, or make a loop too long; then 7 is tried.
 const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 
+/// A position between the bounds of sizes: memory may have its peak there.
+pub(crate) const BETWEEN: f64 = 0.37;
+
 /// How often a condition at one place is inverted: first a few times, since a loop may wait for it.
 const FEW_TIMES: u32 = 3;
 /// If that needs more memory, each time may need more: then so often, ...
@@ -72,18 +75,29 @@ impl Numbers {
     }
 
     /// Determines the effect of counts and shapes, on which the script may decide and whose complement may be
-    /// a size, too, by a run with their lower bounds.
+    /// a size, too, by runs with their lower bounds and between.
     fn test_counts(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let lower = run(OtherValues { sizes: Some(ValuePolicy::LOWER), ..OtherValues::default() })?;
-        let found = Self::compare_conditions(assumed, &lower);
-        if matches!(found, Self::Harmless | Self::Unfinished) {
-            return Ok(found);
+        let mut bytes = 0;
+        // Where sizes matter, memory may have its peak between their bounds.
+        for sizes in [Some(ValuePolicy::LOWER), ValuePolicy::at_fraction(BETWEEN)] {
+            let other = run(OtherValues { sizes, ..OtherValues::default() })?;
+            let mut found = Self::compare_conditions(assumed, &other);
+            if !matches!(found, Self::Harmless | Self::Unfinished) {
+                // A script that draws random sizes allocates differently each time.
+                found = Self::compare_conditions(&run(OtherValues::default())?, &other);
+            }
+            if !found.is_known() {
+                return Ok(found);
+            }
+            bytes = bytes.max(found.additional_bytes());
+            if Self::compare(assumed, &other) == Self::Harmless {
+                break;
+            }
         }
-        // A script that draws random sizes allocates differently each time.
-        Ok(Self::compare_conditions(&run(OtherValues::default())?, &lower))
+        Ok(Self::needs(bytes))
     }
 
     /// Determines the effect of numbers, by runs in which they are not 0.

@@ -4,7 +4,7 @@ use memfit_channel::{OtherValues, ValuePolicy};
 
 use crate::RunError;
 use crate::facts::Facts;
-use crate::numbers::Numbers;
+use crate::numbers::{BETWEEN, Numbers};
 
 /// Findings of further runs with other assumed values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,9 +27,6 @@ pub(crate) enum OtherSizes {
     /// The run with lower bounds ran out of memory, too.
     OutOfMemory,
 }
-
-/// A position between the bounds: memory may have its peak there.
-const BETWEEN: f64 = 0.37;
 
 impl OtherSizes {
     /// Determines the effect of sizes on a run with these facts. Returns the facts of the run with lower

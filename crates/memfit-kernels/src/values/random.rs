@@ -17,6 +17,8 @@ const MAX_GUESSES: usize = 256;
 /// Offset of the distribution's own fields: after the address, and what the compiler wraps a capturing lambda
 /// with.
 const FIELDS_OFFSET: usize = 16;
+/// Offset of the fields of a uniform distribution, which begin at a multiple of the size of their type.
+const UNIFORM_OFFSET: usize = 12;
 /// Maximum range that is plausible.
 const MAX_RANGE: u64 = 1 << 40;
 
@@ -61,7 +63,7 @@ impl Random {
     pub(super) fn sizes(&self) -> Sizes {
         let distribution = match self.distribution {
             Distribution::Range => FIELDS_OFFSET + 16,
-            Distribution::Uniform => FIELDS_OFFSET + 2 * self.element.for_arithmetic().size(),
+            Distribution::Uniform => UNIFORM_OFFSET + self.element.for_arithmetic().size(),
             Distribution::Other => 8,
         };
         vec![8..=8, ANY, ANY, distribution..=usize::MAX]
@@ -83,10 +85,21 @@ impl Random {
         Some(())
     }
 
+    /// Range and lower end of uniform numbers. The lambda holds the range in the type of the arithmetic, then
+    /// both ends in the elements' own type, which confirm the layout.
+    fn uniform_bounds(&self, arguments: Arguments) -> Option<(f64, f64)> {
+        let (math, own) = (self.element.for_arithmetic(), self.element);
+        let start = UNIFORM_OFFSET.next_multiple_of(math.size());
+        let end = start + math.size() + 2 * own.size();
+        let bytes = arguments.bytes(3, end)?;
+        let range = math.load(bytes.get(start..)?)?.real();
+        let from = own.load(bytes.get(end - 2 * own.size()..)?)?.real();
+        let to = own.load(bytes.get(end - own.size()..)?)?.real();
+        let fits = range > 0.0 && range < MAX_RANGE as f64 && (from + range - to).abs() <= range * 0.01;
+        fits.then_some((range, from))
+    }
+
     fn plausible_value(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {
-        let math = self.element.for_arithmetic();
-        let real =
-            |offset: usize| math.load(&arguments.bytes(3, offset + math.size())?[offset..]).map(Value::real);
         Some(match self.distribution {
             Distribution::Range => {
                 let (range, base) = (
@@ -100,12 +113,11 @@ impl Random {
                 Value::Int(base.checked_add_unsigned(above)?)
             }
             Distribution::Uniform => {
-                let (range, base) = (real(FIELDS_OFFSET)?, real(FIELDS_OFFSET + math.size())?);
+                let (range, base) = self.uniform_bounds(arguments)?;
                 // Neither end: a script may take a logarithm, and the upper one is not drawn. All types
                 // represent it exactly.
                 let share = memory.policy()?.between(1, 255) as f64 / 256.0;
-                let number = base + range * share;
-                (number.is_finite() && number.abs() < 1e9).then_some(Value::Real(number))?
+                Value::Real(base + range * share)
             }
             // They have no bounds.
             Distribution::Other => return None,
