@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 _count_nodes: Callable[[], int] | None = getattr(torch._C._autograd, "_get_sequence_nr", None)
 
@@ -23,8 +26,17 @@ _settings_of: dict[type, list[str]] = {}
 _SETTINGS = ("_saved_reduction", "_saved_ignore_index")
 
 
+# A term of a loss with a smaller weight is invisible in a comparison.
+_NEGLIGIBLE_WEIGHT = 1e-6
+# Number of operations on single numbers, from a loss backwards, whose weights are compared.
+_MAX_TERMS = 40
+_WEIGHTS = ("_saved_other", "_saved_self", "_saved_alpha")
+
+
 def tail(returned: Any) -> tuple[Any, ...]:
-    """Return the last operations that computed a loss: its mean or sum, and how it ignores labels."""
+    """Return the last operations that computed a loss: its mean or sum, how it ignores labels, and which of
+    its terms count nothing.
+    """
     values = returned.values() if isinstance(returned, dict) else (returned,)
     found: list[Any] = []
     for value in values:
@@ -40,7 +52,25 @@ def tail(returned: Any) -> tuple[Any, ...]:
             found += [getattr(node, name) for name in _settings_of[kind]]
             following = node.next_functions
             node = following[0][0] if following else None
-    return tuple(found)
+    return (*found, *(_is_negligible(node) for node in islice(_of_numbers(returned), _MAX_TERMS)))
+
+
+def _is_negligible(node: Any) -> bool:
+    """Return `True` if an operation multiplies a term of a loss by zero. A number on a GPU is not read, since
+    that would wait for the GPU.
+    """
+    if not node.name().startswith(("MulBackward", "AddBackward", "SubBackward")):
+        return False
+    for name in _WEIGHTS:
+        weight = getattr(node, name, None)
+        if isinstance(weight, torch.Tensor):
+            if weight.device.type != "cpu" or weight.requires_grad or weight.dim():
+                continue
+            with _disable_current_modes():
+                weight = weight.item()
+        if isinstance(weight, (int, float)) and abs(weight) < _NEGLIGIBLE_WEIGHT:
+            return True
+    return False
 
 
 # Operations with a kink, by their node in the graph. Beside it their gradient does not depend on where the
@@ -69,22 +99,27 @@ class Kink(NamedTuple):
 
 def kinks(returned: Any) -> list[Kink]:
     """Return operations with a kink on single numbers that a loss was computed from."""
-    values = returned.values() if isinstance(returned, dict) else (returned,)
-    losses = [value[0] if isinstance(value, (tuple, list)) and value else value for value in values]
     found: list[Kink] = []
-    seen: set[Any] = set()
-    waiting = [getattr(loss, "grad_fn", None) for loss in losses]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen or not _is_number(node):
-            continue
-        seen.add(node)
+    for node in _of_numbers(returned):
         name = _KINKS.get(node.name().partition("Backward")[0])
         argument = next((getattr(node, key) for key in _ARGUMENTS if hasattr(node, key)), None)
         if name is not None and argument is not None:
             found.append(Kink(name, float(argument.detach())))
-        waiting += [following for following, _ in node.next_functions]
     return found
+
+
+def _of_numbers(returned: Any) -> Iterator[Any]:
+    """Yield the operations on single numbers that a loss was computed with, the last ones first."""
+    values = returned.values() if isinstance(returned, dict) else (returned,)
+    losses = [value[0] if isinstance(value, (tuple, list)) and value else value for value in values]
+    seen: set[Any] = set()
+    waiting = deque(getattr(loss, "grad_fn", None) for loss in losses)
+    while waiting:
+        node = waiting.popleft()
+        if node is not None and node not in seen and _is_number(node):
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
 
 
 def _is_number(node: Any) -> bool:

@@ -201,8 +201,8 @@ class Outside:
         return frozenset(id(each) for module in self._modules for each in module.modules())
 
     def changes(self) -> Changes:
-        """Return the changes to the variables around the loss function."""
-        return Changes(self._loss, self._known())
+        """Return the changes to the variables around the loss function and to the modules' attributes."""
+        return Changes(self._loss, self._modules)
 
     def _find_generators(self, values: Iterable[Any]) -> None:
         for value in values:
@@ -242,9 +242,8 @@ class Outside:
         """
         found = {self._named[place]: tensor.detach().clone() for place, tensor in self._tensors.items()}
         for kept in self._saved.kept:
-            value = kept.slot.get()
-            if isinstance(value, torch.Tensor) and kept.changed():
-                found[kept.slot.name] = value.detach().clone()
+            if kept.changed():
+                found.update(kept.tensors())
         return found
 
     def unmoved(self) -> bool:
@@ -261,9 +260,8 @@ class Outside:
         """
         found: dict[str, Any] = {}
         for kept in self._saved.kept:
-            value = kept.slot.get()
-            if not isinstance(value, torch.Tensor) and kept.changed():
-                found[kept.slot.name] = len(value) if isinstance(value, CONTAINERS) else value
+            if kept.changed() and not kept.tensors():
+                found[kept.slot.name] = kept.number()
         return found
 
 

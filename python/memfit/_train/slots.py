@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, torch.Size)
+# Values that are saved as they are.
+PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, tuple)
+# Values whose contents are saved.
 CONTAINERS = (list, dict, set, deque)
+# Larger NumPy arrays are data rather than state: their contents are not copied.
+_MAX_COPIED_BYTES = 1 << 20
 
 
 class Slot:
@@ -33,10 +39,9 @@ class Kept:
         value = slot.get()
         # A tensor with a graph belongs to a step that is over; keeping the graph would keep that step's
         # memory.
-        self.value = (
-            value.detach() if isinstance(value, torch.Tensor) and value.grad_fn is not None else value
-        )
-        self.inner = copy.copy(self.value) if isinstance(self.value, CONTAINERS) else None
+        has_graph = any(each.grad_fn is not None for each in _tensors_in(value))
+        self.value = tree_map_only(torch.Tensor, torch.Tensor.detach, value) if has_graph else value
+        self.inner = copy.copy(self.value) if _has_contents(self.value) else None
 
     def changed(self) -> bool:
         """Return `True` if the value has changed."""
@@ -55,11 +60,57 @@ class Kept:
             self.slot.assign(self.value)
         if self.inner is None or _same_entries(self.inner, self.value):
             return
+        if is_array(self.value):
+            self.value[...] = self.inner
+            return
         self.value.clear()
         if isinstance(self.value, (dict, set)):
             self.value.update(self.inner)
         else:
             self.value.extend(self.inner)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return copies of the tensors and the array that the variable holds, by name."""
+        name, value = self.slot.name, self.slot.get()
+        if isinstance(value, torch.Tensor):
+            return {name: value.detach().clone()}
+        if is_array(value) and value.dtype.kind in "biufc":
+            return {name: torch.as_tensor(value.copy())}
+        return {f"{name}[{place}]": each.detach().clone() for place, each in enumerate(_tensors_in(value))}
+
+    def number(self) -> Any:
+        """Return a plain value that the variable holds, the length of a container, or the name of another
+        object's type.
+        """
+        value = self.slot.get()
+        if isinstance(value, (*CONTAINERS, tuple)):
+            return len(value)
+        return value if isinstance(value, PLAIN) else type(value).__name__
+
+
+def is_saved(value: Any) -> bool:
+    """Return `True` for values that can be saved and restored."""
+    return isinstance(value, (*PLAIN, *CONTAINERS)) or is_array(value)
+
+
+def is_array(value: Any) -> bool:
+    """Return `True` for an array or a number of NumPy."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))
+
+
+def _has_contents(value: Any) -> bool:
+    """Return `True` if a value can change in place and is small enough to copy."""
+    if is_array(value):
+        return value.flags.writeable and value.nbytes <= _MAX_COPIED_BYTES
+    return isinstance(value, CONTAINERS)
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return a tensor, or those in a tuple."""
+    if isinstance(value, tuple):
+        return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
+    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def attributes_of(name: str, holder: Any) -> list[Slot]:
@@ -68,7 +119,7 @@ def attributes_of(name: str, holder: Any) -> list[Slot]:
     return [
         entry(own, key, f"{name}.{key}")
         for key, value in list(own.items())
-        if isinstance(value, (*PLAIN, *CONTAINERS)) and key not in _MODULE_TABLES and key != "training"
+        if is_saved(value) and key not in _MODULE_TABLES and key != "training"
     ]
 
 
@@ -92,6 +143,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _same_entries(before: Any, now: Any) -> bool:
+    if is_array(before):
+        return before.tobytes() == now.tobytes() if before.dtype != object else bool((before == now).all())
     if len(before) != len(now):
         return False
     if isinstance(before, dict):

@@ -8,14 +8,14 @@ import sys
 import sysconfig
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from .slots import CONTAINERS, PLAIN, Slot, attributes_of, entry
+from .slots import CONTAINERS, Slot, attributes_of, entry, is_array, is_saved
 
 # Limits of the search.
 _MAX_DEPTH = 3
@@ -24,6 +24,8 @@ _MAX_ENTRIES = 64
 # A variable that changes in each batch causes a comparison for this many changes, and then for the first of
 # twice as many.
 _MAX_CHANGES = 4
+# Larger NumPy arrays are not compared.
+_MAX_COMPARED_BYTES = 1 << 12
 _NUMBERS = (int, float, str, type(None))
 _NO_STATE = (torch.Tensor, torch.utils.data.Dataset, torch.utils.data.DataLoader, torch.optim.Optimizer)
 
@@ -32,7 +34,7 @@ def around(loss: Any, known: frozenset[int] = frozenset(), name: str = "") -> li
     """Return the variables around a loss function that hold plain values or containers, without those of
     objects with the `known` identities.
     """
-    return [slot for slot in variables_of(loss, known, name) if isinstance(slot.get(), (*PLAIN, *CONTAINERS))]
+    return [slot for slot in variables_of(loss, known, name) if is_saved(slot.get())]
 
 
 def variables_of(loss: Any, known: frozenset[int] = frozenset(), name: str = "") -> list[Slot]:
@@ -148,12 +150,24 @@ def _fill(cell: Any, value: Any) -> None:
     cell.cell_contents = value
 
 
-class Changes:
-    """Changes to the variables around a loss function, between one divided batch and the next."""
+def _of_modules(modules: Sequence[nn.Module]) -> list[Slot]:
+    """Return the attributes and buffers of modules of the user's own classes."""
+    found: list[Slot] = []
+    for module in modules:
+        for name, each in module.named_modules():
+            if _is_own(type(each).__module__) and len(found) < _MAX_VARIABLES:
+                found += _variables(each, name)
+    return found
 
-    def __init__(self, loss: Any, known: frozenset[int]) -> None:
+
+class Changes:
+    """Changes to the variables around a loss function and to the attributes of its modules, between one
+    divided batch and the next.
+    """
+
+    def __init__(self, loss: Any, modules: Sequence[nn.Module]) -> None:
         self._loss = loss
-        self._known = known
+        self._modules = modules
         self._slots: list[Slot] = []
         self._values: list[Any] = []
         # Number of changes of each variable.
@@ -161,7 +175,8 @@ class Changes:
 
     def list_again(self) -> None:
         """List the variables again."""
-        self._slots = around(self._loss, self._known)
+        known = frozenset(id(each) for module in self._modules for each in module.modules())
+        self._slots = around(self._loss, known) + _of_modules(self._modules)
         self._values = [_seen(slot.get()) for slot in self._slots]
 
     def look(self) -> bool:
@@ -182,7 +197,9 @@ def _seen(value: Any) -> Any:
     """Return a value to compare: of tensors their identity and version, of containers their plain entries."""
     if isinstance(value, torch.Tensor):
         return id(value), value._version
-    if not isinstance(value, CONTAINERS):
+    if is_array(value):
+        return id(value), value.tobytes() if value.nbytes <= _MAX_COMPARED_BYTES else b""
+    if not isinstance(value, (*CONTAINERS, tuple)):
         return value
     if len(value) > _MAX_ENTRIES:
         return len(value)
