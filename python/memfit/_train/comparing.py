@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .decisions import KINKS, Decision, Decisions, decision
+from .operations import argument_name, bare_name, is_view, named_arguments, with_argument, written_by
 from .variation import MISSING, Constant
 
 _WIDE_TYPES = {
@@ -30,12 +32,6 @@ _COLLECTIVES = ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional
 # Operations that skip missing values.
 _OF_MISSING = ("isnan", "nansum", "nanmean", "nanmedian", "nan_to_num", "isfinite")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-# Arguments that an operation writes to without declaring it in its schema.
-_UNDECLARED = {
-    "native_batch_norm": ("running_mean", "running_var"),
-    "cudnn_batch_norm": ("running_mean", "running_var"),
-    "miopen_batch_norm": ("running_mean", "running_var"),
-}
 
 
 class NotComparable(Exception):  # noqa: N818
@@ -65,6 +61,7 @@ class Draws:
         self.fused_dropout = False
         # Random numbers that all samples share: the operations and their shapes.
         self.shared: dict[str, None] = {}
+        self.decisions = Decisions()
 
     @property
     def turns(self) -> bool:
@@ -81,7 +78,12 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
     """Runs a whole batch, or with `samples` the micro-batch of these samples."""
 
     def __init__(
-        self, draws: Draws, samples: tuple[int, int, int] | None, wide: bool, opposite: bool = False
+        self,
+        draws: Draws,
+        samples: tuple[int, int, int] | None,
+        wide: bool,
+        opposite: bool = False,
+        otherwise: int = 0,
     ) -> None:
         super().__init__()
         self._draws = draws
@@ -90,11 +92,23 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         self._wide = wide
         # Invert comparisons for the first sample of the whole batch.
         self._opposite = opposite
+        # Decide otherwise where a micro-batch's own numbers decide: 1 for larger ones, -1 for smaller ones.
+        self._otherwise = otherwise
+        self._decisions: list[Decision] = []
         self._drawn = 0
         self._compared = 0
         self._ran = 0
-        # `True` during the forward pass.
-        self.forward = True
+        self._forward = True
+
+    def end_forward(self) -> None:
+        """End the forward pass; the backward pass follows."""
+        self._forward = False
+        if self._opposite or self._otherwise:
+            return
+        if self._samples is None:
+            self._draws.decisions.whole = self._decisions
+        else:
+            self._draws.decisions.compare(self._samples, self._decisions)
 
     def goes_on_from(self, other: Comparing) -> None:
         """Start at the position in the random numbers where another run ended."""
@@ -114,10 +128,33 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         self._ran += 1
         if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, kwargs):
             return self._draw(func, args, kwargs)
+        decides = self._forward and self._decides(func, args)
         returned = self._run(func, args, kwargs)
-        if self.forward and _compares_numbers(func, args):
+        if self._forward and _compares_numbers(func, args):
             self._compare(func, returned)
-        return returned
+        return self._decide_otherwise(returned) if decides else returned
+
+    # ------------------------------------------------------------------------------------------- decisions
+
+    def _decides(self, func: Any, args: Any) -> bool:
+        """Record a decision; return `True` if it is to be another one."""
+        name = bare_name(func).rstrip("_")
+        is_kink = name in KINKS and torch.is_grad_enabled() and args[0].requires_grad
+        if not (is_kink or name == "_local_scalar_dense" or _compares_numbers(func, args)):
+            return False
+        found = decision(name, args)
+        if found is None:
+            return False
+        self._decisions.append(found)
+        place = len(self._decisions) - 1
+        return self._otherwise != 0 and self._draws.decisions.is_own(self._samples, place)
+
+    def _decide_otherwise(self, returned: Any) -> Any:
+        if self._ran > _MAX_OPERATION_RATIO * max(self._draws.ran, 1):
+            raise NotComparable("the loss function runs other operations if a comparison has another result")
+        if isinstance(returned, torch.Tensor):
+            return returned.logical_not_()
+        return self._otherwise * (10 * abs(returned) + 10)
 
     # ----------------------------------------------------------------------------------------- comparisons
 
@@ -149,7 +186,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
         """Record constants that decide a sample's weight, and conversions to 16 bits."""
-        name = _bare_name(func).rstrip("_")
+        name = bare_name(func).rstrip("_")
         if name == "_to_copy":
             self._draws.coarse |= kwargs.get("dtype") in (torch.float16, torch.bfloat16)
         elif name in _COMPARISONS and len(args) > 1 and isinstance(args[0], torch.Tensor):
@@ -161,7 +198,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         elif name in _OF_MISSING and isinstance(args[0], torch.Tensor):
             self._add_constant(MISSING, 0.0, args[0])
         else:
-            for argument, value in _named(func, args, kwargs):
+            for argument, value in named_arguments(func, args, kwargs):
                 if argument.name == "ignore_index":
                     self._draws.constants.add(Constant("eq", float(value), None))
 
@@ -177,10 +214,10 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------ random numbers
 
     def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
-        fused = _position(func, _DROPOUT_ARGUMENTS)
+        fused = argument_name(func, _DROPOUT_ARGUMENTS)
         if fused is not None:
             self._draws.fused_dropout = True
-            return self._run(func, *_with_argument(func, args, kwargs, fused, 0.0))
+            return self._run(func, *with_argument(func, args, kwargs, fused, 0.0))
         if func is torch.ops.aten.native_dropout.default:
             return self._drop_out(args[0], float(args[1]))
         if self._samples is None:
@@ -243,7 +280,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
     # ---------------------------------------------------------------------------------------------- float64
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if not self._wide or not _has_wide(args, kwargs) or _is_view(func):
+        if not self._wide or not _has_wide(args, kwargs) or is_view(func):
             return func(*args, **kwargs)
         written = written_by(func, args, kwargs)
         narrow: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -299,18 +336,6 @@ def wide(value: torch.Tensor) -> torch.Tensor:
     return value.to(_WIDE_TYPES[value.dtype]) if value.dtype in _WIDE_TYPES else value
 
 
-def written_by(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Return the tensors that an operation writes to."""
-    undeclared = _UNDECLARED.get(_bare_name(func), ())
-    found: list[torch.Tensor] = []
-    for argument, value in _named(func, args, kwargs):
-        declared = argument.alias_info is not None and argument.alias_info.is_write
-        if declared or argument.name in undeclared:
-            values = value if isinstance(value, (list, tuple)) else [value]
-            found += [each for each in values if isinstance(each, torch.Tensor)]
-    return found
-
-
 def _written_and_returned(func: Any, args: Any, kwargs: Any, returned: Any) -> list[torch.Tensor]:
     found = written_by(func, args, kwargs)
     values = returned if isinstance(returned, (list, tuple)) else [returned]
@@ -321,28 +346,10 @@ def _written_and_returned(func: Any, args: Any, kwargs: Any, returned: Any) -> l
     ]
 
 
-def _bare_name(func: Any) -> str:
-    """Return an operation's name without its namespace and overload."""
-    return str(func.name().split("::")[-1].split(".")[0])
-
-
 def _differing_dimension(one: torch.Size, other: torch.Size) -> int | None:
     """Return the only dimension in which two shapes differ, or `None`."""
     places = [place for place, (mine, yours) in enumerate(zip(one, other, strict=False)) if mine != yours]
     return places[0] if len(one) == len(other) and len(places) == 1 else None
-
-
-def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield an operation's declared arguments with their values."""
-    for index, argument in enumerate(func._schema.arguments):
-        if index < len(args):
-            yield argument, args[index]
-        elif argument.name in kwargs:
-            yield argument, kwargs[argument.name]
-
-
-def _is_view(func: Any) -> bool:
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
 
 
 def _has_wide(args: Any, kwargs: Any) -> bool:
@@ -357,10 +364,10 @@ def _draws_nothing(func: Any, args: Any, kwargs: Any) -> bool:
     """Return `True` if an operation that may draw random numbers is called with dropout or training turned
     off.
     """
-    given = {argument.name: value for argument, value in _named(func, args, kwargs)}
+    given = {argument.name: value for argument, value in named_arguments(func, args, kwargs)}
     if any(name in given and not given[name] for name in ("train", "training")):
         return True
-    fused = _position(func, _DROPOUT_ARGUMENTS)
+    fused = argument_name(func, _DROPOUT_ARGUMENTS)
     return fused is not None and not given.get(fused, 0.0)
 
 
@@ -375,31 +382,18 @@ def _compares_numbers(func: Any, args: Any) -> bool:
     """Return `True` if an operation compares floating-point numbers. Comparisons with infinity, or of a
     tensor with itself (a NaN check), do not count, since a training run has neither infinite values nor NaN.
     """
-    if _bare_name(func) not in _COMPARISONS or len(args) < 2 or args[0] is args[1]:
+    if bare_name(func) not in _COMPARISONS or len(args) < 2 or args[0] is args[1]:
         return False
     if isinstance(args[1], float) and args[1] in (float("inf"), float("-inf")):
         return False
     return isinstance(args[0], torch.Tensor) and args[0].dtype.is_floating_point
 
 
-def _position(func: Any, names: tuple[str, ...]) -> str | None:
-    known = {argument.name for argument in func._schema.arguments}
-    return next((name for name in names if name in known), None)
-
-
-def _with_argument(func: Any, args: Any, kwargs: Any, name: str, value: Any) -> tuple[Any, Any]:
-    """Return the arguments with another value for one of them."""
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.name == name and index < len(args):
-            return (*args[:index], value, *args[index + 1 :]), kwargs
-    return args, {**kwargs, name: value}
-
-
 def _scalars(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Return the numeric arguments of an operation: how many values it draws, and from what range."""
     numbers = [
         value
-        for _, value in _named(func, args, kwargs)
+        for _, value in named_arguments(func, args, kwargs)
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     ]
     drawn_from = [

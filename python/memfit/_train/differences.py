@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isclose
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from .graph import Kink
 # Relative differences that count as rounding, by data type.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 _COARSE_TOLERANCE = 5e-2
+# Counts may be sums of weights in 32 bits.
+_COUNT_TOLERANCE = 1e-4
 # A gradient smaller than this share of the largest one is compared relative to that share instead.
 _NEGLIGIBLE_SHARE = 1e-3
 # Gradients and losses below this multiple of machine epsilon are rounding.
@@ -47,6 +50,10 @@ class Verification:
     """Treatment of random numbers in the comparison."""
     shared: tuple[str, ...] = ()
     """Random numbers that all samples of a batch share: every micro-batch draws its own."""
+    overwritten: tuple[str, ...] = ()
+    """Variables that hold the last micro-batch's tensors afterwards, and that the next batch overwrites."""
+    is_sum: bool = False
+    """`True` if the losses of micro-batches add up to that of the batch: it is a sum, not a mean."""
     failed: bool = False
     """`True` if there was no comparison because the loss function raised an error or ran out of memory."""
     tells: bool = True
@@ -63,6 +70,8 @@ class Verification:
         if self.counters:
             names = ", ".join(f"`{name}`" for name in self.counters)
             text += f"; incremented once per micro-batch instead of once per batch: {names}"
+        if self.overwritten:
+            text += f"; of the last micro-batch afterwards: {_join_names(self.overwritten)}"
         return text + (f"; {self.random}" if self.random else "")
 
 
@@ -78,8 +87,8 @@ class Outcome:
     # Set if a tensor was written to without changing its value, such as a running average of something
     # constant.
     unmoved: bool
-    # Operations with a kink on single numbers, of one forward pass after the other.
-    kinks: list[Kink] = field(default_factory=list)
+    # Operations with a kink on single numbers, of each forward pass.
+    kinks: list[list[Kink]] = field(default_factory=list)
 
 
 def judge(
@@ -124,14 +133,19 @@ def judge(
         )
     if not loss <= tolerance:
         found.append(f"the loss differs by {_format_difference(loss)}")
+    for loss_name, count in whole.counts.items():
+        total = parts.counts.get(loss_name, 0.0)
+        if not isclose(count, total, rel_tol=_COUNT_TOLERANCE):
+            of = f" of `{loss_name}`" if loss_name else ""
+            found.append(
+                f"the counts{of} of micro-batches add up to {total:g}, but that of the batch is {count:g}: return "
+                "them without a lower limit such as `max(count, 1)`, since a count of zero is allowed"
+            )
     if state:
         found.append(f"state differs: {_join_names(state)}")
     kinked = _changed_kink(whole.kinks, parts.kinks)
     if kinked is not None:
-        found.append(
-            f"`{kinked.name}` is applied to a number that is computed over the batch: that of a micro-batch "
-            "can be on the other side of the kink, where the gradient differs"
-        )
+        found.append(describe_kink(kinked.name, "a number"))
     return Verification(
         not found,
         items,
@@ -157,11 +171,25 @@ def loss_differs(whole: Outcome, parts: Outcome, name: str, coarse: bool) -> str
     return "" if whole.loss != whole.loss or difference <= tolerance else _format_difference(difference)
 
 
-def _changed_kink(whole: list[Kink], parts: list[Kink]) -> Kink | None:
-    """Return an operation with a kink whose argument differs between the whole batch and micro-batches."""
-    for place, kink in enumerate(whole):
-        if any(other.value != kink.value for other in parts[place :: len(whole)]):
-            return kink
+def describe_kink(name: str, numbers: str) -> str:
+    """Return why an operation with a kink makes a difference."""
+    is_are = "is" if numbers == "a number" else "are"
+    return (
+        f"`{name}` is applied to {numbers} that {is_are} computed over the batch: in a micro-batch, it can be "
+        "on the other side of the kink, where the gradient differs"
+    )
+
+
+def _changed_kink(whole: list[list[Kink]], parts: list[list[Kink]]) -> Kink | None:
+    """Return an operation with a kink whose argument differs between the whole batch and a micro-batch. If a
+    forward pass has fewer of them, it is a loop over samples, each of which has its own number.
+    """
+    expected = [kink for one in whole for kink in one]
+    for part in parts:
+        for place, kink in enumerate(part):
+            known = [expected[place]] if len(part) == len(expected) else expected
+            if not any(each.name == kink.name and isclose(each.value, kink.value) for each in known):
+                return kink
     return None
 
 
@@ -205,8 +233,11 @@ def _relative(one: float, other: float, floor: float) -> float:
 def _same(one: torch.Tensor | None, other: torch.Tensor | None, tolerance: float) -> bool:
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
+    # Also infinite values, whose difference is not a number.
+    if torch.equal(one, other):
+        return True
     if not one.dtype.is_floating_point and not one.dtype.is_complex:
-        return torch.equal(one, other)
+        return False
     scale = float(one.double().norm() if not one.dtype.is_complex else one.abs().double().norm())
     apart = one - other
     return float((apart.abs() if apart.dtype.is_complex else apart).double().norm()) <= tolerance * max(

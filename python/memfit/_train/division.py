@@ -25,7 +25,7 @@ LABELS = ("exact", "rounding", "precision", "changes-training")
 # Number of comparisons caused by a new count of autograd nodes. A forward pass that depends on the data has
 # another count in nearly every batch; past this number only every sixteenth is compared.
 _MAX_NEW_PATHS = 16
-# Number of batch sizes for which the loss of all samples is compared as well.
+# Number of batch sizes for which the loss of all samples is compared as well; due comparisons do not count.
 _MAX_WHOLE_COUNTS = 4
 # Number of comparisons of one batch, for samples that vary in ways that a comparison revealed.
 _MAX_COMPARISONS = 4
@@ -193,6 +193,7 @@ class Division:
         is_due = self._batches >= self._due
         if is_due:
             self._postpone()
+            self._whole_counts.get(key, {}).pop(entry.items, None)
         # A layout whose division was found to change the training is not compared again.
         if (self._changes.look() or is_due) and known is not None and known.equal:
             known = None
@@ -239,7 +240,9 @@ class Division:
         return found
 
     def _with_all(self, entry: Batch, size: int, found: Verification) -> Verification:
-        """Compare the loss of all samples as well, once for each of the first numbers of samples."""
+        """Compare the loss of all samples as well, for each of the first numbers of samples, and whenever a
+        comparison is due.
+        """
         assert self._verifier is not None
         key = self._key(entry)
         counts = self._whole_counts.setdefault(key, {})
@@ -261,6 +264,11 @@ class Division:
             self._once.warn(
                 f"the forward pass increments counters in Python ({names}): once per micro-batch if the "
                 "batch is split"
+            )
+        if found.overwritten:
+            names = ", ".join(f"`{name}`" for name in found.overwritten[:3])
+            self._once.warn(
+                f"values of the last micro-batch instead of the whole batch are left in {names}, if it is split"
             )
         if found.equal:
             if not found.shared:
@@ -285,6 +293,11 @@ class Division:
             remedies.append(
                 "batch normalisation computes its statistics per micro-batch: use GroupNorm, or call "
                 "`.eval()` on these modules"
+            )
+        elif found.is_sum:
+            remedies.append(
+                "return `(loss, number of samples)` from the loss function: this trains on the mean, so "
+                "multiply the learning rate of SGD by the batch size (Adam normalises gradients)"
             )
         elif found.loss_difference is None or found.loss_difference > 0:
             remedies.append(

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .comparing import written_by
+from .operations import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
 from .slots import CONTAINERS, Kept, Slot, attributes_of
 from .surroundings import Changes, around, is_holder, variables_of

@@ -84,16 +84,17 @@ class Undoing:
         for one in self._buffers:
             one.keep()
         self._outside.keep(everything=True)
-        self._drop_gradients()
+        self.drop_gradients()
 
     def end(self) -> None:
         """End a run and restore all state."""
         self.restore_buffers()
         self._outside.restore()
         self.numbers.restore()
-        self._drop_gradients()
+        self.drop_gradients()
 
-    def _drop_gradients(self) -> None:
+    def drop_gradients(self) -> None:
+        """Drop the gradients of a run."""
         for parameter in self._parameters.all:
             parameter.grad = None
         for leaf, _ in self._reached.values():
