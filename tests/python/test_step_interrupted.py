@@ -60,9 +60,11 @@ def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(
     )
     model.part = 0
     step.verify(data[0])
+    model.part, model.parts = part, itertools.count(1)
     # No comparison comes in between, which would meet the error before the step does.
     step._division._due = sys.maxsize
-    model.part, model.parts = part, itertools.count(1)
+    assert step._division._changes is not None
+    step._division._changes.list_again()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with pytest.raises(error):

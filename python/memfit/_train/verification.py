@@ -271,7 +271,7 @@ class Verifier(Runner):
             except Exception as error:
                 self._unclear(error)
                 continue
-            parts = replace(parts, loss=whole.loss, state={}, numbers={}, kinks=[])
+            parts = replace(parts, loss=whole.loss, counts=whole.counts, state={}, numbers={}, kinks=[])
             found = _judge_again(
                 *(len(trial.samples), ways, name, whole, parts, trial.draws.coarse and not trial.is_wide),
                 "the loss depends on a comparison of a number that is computed over the batch, or on such a "
