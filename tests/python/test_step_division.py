@@ -369,6 +369,23 @@ def test_a_sum_is_named_as_one() -> None:
         step(rows(torch.Generator().manual_seed(3), 12))
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_loss_that_fails_on_single_samples_is_split_into_others(kind: torch.dtype) -> None:
+    """As `squeeze()` does, which also removes a batch dimension of one."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return functional.cross_entropy(model(batch[0].to(kind)[:, None]).squeeze(), batch[1])
+
+    model = Perceptron().to(kind)
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, micro_batch=4)
+    generator = torch.Generator().manual_seed(3)
+    assert step(rows(generator, 12)).micro_batches == 3
+    with pytest.raises((RuntimeError, ValueError)) as error:
+        step(rows(generator, 9))
+    if hasattr(error.value, "add_note"):
+        assert any("in a micro-batch, samples 8 to 9 of 9" in note for note in error.value.__notes__)
+
+
 def test_a_comparison_restores_arrays_and_tuples() -> None:
     """A class prior in NumPy, replaced and written in place, and the two hidden states of an LSTM."""
     state = SimpleNamespace(prior=np.full(5, 0.2), hidden=(torch.zeros(()), torch.zeros(())))

@@ -146,12 +146,14 @@ class Division:
             raise
 
     def advise(self, error: Exception, entry: Batch, start: int, stop: int) -> None:
-        """Add to the user's own error that it occurred in a micro-batch of a batch that could not be compared
-        either: the way it is split may be the reason.
+        """Add to the user's own error that it occurred in a micro-batch, and why the batch could not be
+        compared, if it could not: the way it is split may be the reason.
         """
-        if self._pending is None:
+        text = f"this error occurred in a micro-batch, samples {start} to {stop} of {entry.items}"
+        if self._pending is not None:
+            text += f": {self._pending}"
+        elif stop - start == entry.items or not hasattr(error, "add_note"):
             return
-        text = f"this error occurred in a micro-batch, samples {start} to {stop} of {entry.items}: {self._pending}"
         add = getattr(error, "add_note", None)
         if add is not None:
             add(text)

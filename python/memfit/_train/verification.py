@@ -114,7 +114,9 @@ class Verifier(Runner):
             return self._compare_with_numbers(entry, samples, ways, False)
         finally:
             self._outside.prune()
-        return wide if wide.difference is not None else own
+        if wide.difference is not None:
+            return wide
+        return self._compare_with_numbers(entry, samples, ways, False)
 
     def _keyed(self, entry: Batch, size: int, samples: Sequence[int]) -> Verification | None:
         """Compare once more without the sample that occurs twice, if nothing but state makes the difference:
@@ -206,6 +208,10 @@ class Verifier(Runner):
                 except Exception as error:
                     if is_memory(error, self._device) or isinstance(error, RanksMeet):
                         raise
+                    if worst is not None:
+                        # No micro-batches of the training's size: they need not occur.
+                        forget(error)
+                        continue
                     way = " + ".join(map(str, sizes))
                     why = (
                         f"the loss function fails on micro-batches of {way} samples: {_describe_error(error)}"
