@@ -89,7 +89,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     let assumed = facts.tally.values.iter().filter(|(_, stake)| match stake {
         Stake::Number => false,
         Stake::Value | Stake::Condition | Stake::Count => reached,
-        Stake::Size | Stake::Shape | Stake::Unbounded => true,
+        Stake::Size | Stake::Unbounded => true,
     });
     changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, times(value.count))));
     if request.planned.as_ref().is_some_and(Planned::changes_training) {

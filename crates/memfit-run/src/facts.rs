@@ -236,7 +236,7 @@ impl Facts {
     pub(crate) fn sizes_read(&self) -> Option<String> {
         let values = self.tally.values.iter();
         let sizes: Vec<String> = values
-            .filter(|(_, stake)| matches!(stake, Stake::Size | Stake::Shape | Stake::Unbounded))
+            .filter(|(_, stake)| matches!(stake, Stake::Size | Stake::Unbounded))
             .map(|(value, _)| match value.lines.first() {
                 Some(line) => format!("{} (at {line})", value.call),
                 None => value.call.clone(),
@@ -440,7 +440,7 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy, inbox: &Inbox) -> Tally {
             TallyKind::ValuePolicy => {
                 let (text, stake) = assumption_text(&entry.name);
                 let call = match stake {
-                    Stake::Size | Stake::Shape => format!("{text}: {policy} used"),
+                    Stake::Size => format!("{text}: {policy} used"),
                     Stake::Unbounded => format!("{text}; no bound follows"),
                     Stake::Value | Stake::Number | Stake::Condition | Stake::Count => text.to_owned(),
                 };

@@ -142,11 +142,11 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
             ),
         },
         (Stake::Unbounded, _) => effect("size-unbounded", &value.call, None, "the arguments give no bound"),
-        (Stake::Size | Stake::Shape, Some(bytes)) => {
+        (Stake::Size, Some(bytes)) => {
             let why = "between the device peaks with all such sizes at their upper and at their lower bound";
             effect("size", &value.call, Some(bytes), why)
         }
-        (Stake::Size | Stake::Shape, None) => effect("size", &value.call, None, "`--sizes both` runs with both bounds"),
+        (Stake::Size, None) => effect("size", &value.call, None, "`--sizes both` runs with both bounds"),
     });
     let notes = notes.iter().map(|note| {
         let bytes = match note.effect() {

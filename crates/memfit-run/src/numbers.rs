@@ -60,7 +60,7 @@ impl Numbers {
             Self::Harmless
         };
         let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
-        if found.is_known() && assumed.has_read(&[Stake::Count, Stake::Shape]) && !counts_are_inert {
+        if found.is_known() && assumed.has_read(&[Stake::Count, Stake::Size]) && !counts_are_inert {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
         if found.is_known() && has_conditions {
@@ -74,7 +74,7 @@ impl Numbers {
         if self.is_known() { Self::needs(self.additional_bytes().max(bytes)) } else { self }
     }
 
-    /// Determines the effect of counts and shapes, on which the script may decide and whose complement may be
+    /// Determines the effect of counts and sizes, on which the script may decide and whose complement may be
     /// a size, too, by runs with their lower bounds and between.
     fn test_counts(
         assumed: &Facts,

@@ -112,7 +112,7 @@ impl Evidence {
             used_gpu: facts.used_gpu(),
             watched: facts.watched,
             sizes: SizesRead {
-                bounded: facts.has_read(&[Stake::Size, Stake::Shape]),
+                bounded: facts.has_read(&[Stake::Size]),
                 unbounded: facts.has_read(&[Stake::Unbounded]),
             },
             chosen: matches!(request.sizes, Sizes::At(_)),
@@ -148,7 +148,7 @@ impl Evidence {
 
 /// Returns `true` if a size that only a GPU can compute was read back.
 pub(crate) fn has_size_read_back(facts: &Facts) -> bool {
-    facts.has_read(&[Stake::Size, Stake::Shape, Stake::Unbounded])
+    facts.has_read(&[Stake::Size, Stake::Unbounded])
 }
 
 /// Request for another run of the script. It saves nothing. Its time limit is longer than the first run took,
@@ -167,7 +167,7 @@ fn repeat_limit(first: &Facts) -> Duration {
 /// Returns `true` if the verdict is `fits`, and numbers that were read as zero may change it.
 pub(crate) fn depends_on_numbers(request: &Request, facts: &Facts, tested: Tested) -> bool {
     tested.numbers == Numbers::Untried
-        && facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count, Stake::Shape])
+        && facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count, Stake::Size])
         && !request.card.is_local()
         && judge_run(request, facts, tested).0 == Verdict::Fits
         && !matches!(request.sizes, Sizes::At(_))

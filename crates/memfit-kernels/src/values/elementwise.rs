@@ -1,7 +1,5 @@
 //! PyTorch's elementwise kernels: the elements that a launch computes, and their operands.
 
-use memfit_vocabulary::Assumption;
-
 use super::{
     functor::{Functor, Rule, enclosing},
     number::{Type, Value},
@@ -392,19 +390,16 @@ fn compute(
     functor.rule?;
     let mut origin = Origin::True;
     let mut contents = Vec::new();
-    let mut assumed = Vec::new();
     for (index, kind) in work.types.iter().enumerate().skip(1) {
         let span = work.strides.span(index, kind.size());
         let (bytes, own) = memory.get(tensors.addresses[index], span)?;
         origin = origin.and(own);
         contents.push(bytes);
-        assumed.push(matches!(own, Origin::Answer(_)));
     }
     let size = work.types[0].size();
     let mut out = vec![0; tensors.count * size];
     let mut offsets = Vec::new();
     let mut elements: Vec<Value> = Vec::new();
-    let mut falls = false;
     for (element, target) in out.chunks_exact_mut(size).enumerate() {
         work.strides.offsets(element, &mut offsets);
         elements.clear();
@@ -413,42 +408,9 @@ fn compute(
             elements.push(functor.inputs[index].round(loaded));
         }
         let value = functor.output.round(functor.evaluate(&work.fields, &elements)?);
-        falls = falls || falls_where_inputs_rise(functor, work, &elements, &assumed, value);
         work.types[0].store(value, target);
     }
-    if falls {
-        origin = Origin::Answer(Assumption::DecidingCount);
-    }
     Some((out, origin))
-}
-
-/// Returns `true` if a result is larger, or a truth value another one, where assumed inputs are smaller.
-/// They are at their upper bounds, and the result then is not at its own.
-fn falls_where_inputs_rise(
-    functor: &Functor,
-    work: &Work,
-    elements: &[Value],
-    assumed: &[bool],
-    value: Value,
-) -> bool {
-    let smaller: [fn(Value) -> Value; 2] = [
-        |_| Value::Int(0),
-        |value| value.combine(Value::Int(1), i64::wrapping_sub, |value, one| value - one),
-    ];
-    assumed.contains(&true)
-        && smaller.into_iter().any(|smaller| {
-            let inputs: Vec<Value> = elements
-                .iter()
-                .zip(assumed)
-                .map(|(value, assumed)| if *assumed { smaller(*value) } else { *value })
-                .collect();
-            let Some(other) = functor.evaluate(&work.fields, &inputs) else { return false };
-            let other = functor.output.round(other);
-            match work.types[0] {
-                Type::Bool => other.is_true() != value.is_true(),
-                _ => other.real() > value.real(),
-            }
-        })
 }
 
 /// Writes the output's elements at their addresses.

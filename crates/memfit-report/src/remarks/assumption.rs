@@ -18,12 +18,9 @@ pub enum Stake {
     /// A count between zero and a bound that follows from the arguments, on which a branch may depend; a run
     /// with the lower bound shows whether the script then needs more memory.
     Count,
-    /// A number between zero and a bound that follows from the arguments, which may become a size. The probe
-    /// follows it, and says so if anything else depends on it ([`Stake::Count`]).
+    /// A size or count between zero and a bound that follows from the arguments; a run with the lower bound shows
+    /// whether the script then needs more memory, as where it takes the difference to another number.
     Size,
-    /// The size of a tensor, between zero and such a bound. It is an ordinary number for the script, so that
-    /// nothing shows what depends on it but a run with the lower bound.
-    Shape,
     /// A size for which the arguments give no bound.
     Unbounded,
 }
@@ -38,14 +35,14 @@ pub fn assumption_text(id: &str) -> (&str, Stake) {
 
 fn row(assumption: Assumption) -> (&'static str, Stake) {
     match assumption {
-        Assumption::Nonzero => ("the size of `nonzero` depends on computed values", Stake::Shape),
-        Assumption::Unique => ("the size of `unique` depends on computed values", Stake::Shape),
-        Assumption::Groups => ("loop over the values of `unique`: its first 8 iterations ran", Stake::Shape),
+        Assumption::Nonzero => ("the size of `nonzero` depends on computed values", Stake::Size),
+        Assumption::Unique => ("the size of `unique` depends on computed values", Stake::Size),
+        Assumption::Groups => ("loop over the values of `unique`: its first 8 iterations ran", Stake::Size),
         Assumption::TrueCount => ("the number of true entries of a mask", Stake::Size),
         Assumption::Histogram => ("sizes from a histogram of computed values", Stake::Size),
         Assumption::RunningTotal => ("`cumsum` of computed counts, each taken as 1", Stake::Unbounded),
         Assumption::BinCount => ("number of bins of `bincount`, taken as 1", Stake::Unbounded),
-        Assumption::Generation => ("length of generated text, which an end token may shorten", Stake::Shape),
+        Assumption::Generation => ("length of generated text, which an end token may shorten", Stake::Size),
         Assumption::AllTrue => ("`all` of computed values, taken as true", Stake::Condition),
         Assumption::AnyFalse => ("`any` of computed values, taken as false", Stake::Condition),
         Assumption::Finite => ("computed values, taken as finite and not negative", Stake::Value),

@@ -70,11 +70,8 @@ fn the_page_lists_each_remark_and_assumption() {
             Stake::Number => {
                 "a size without a bound, if the script uses it as one; a second run with another value shows whether it does"
             }
-            Stake::Count => {
-                "which branch runs, or a size that falls where it rises; a further run takes the lower bound"
-            }
-            Stake::Size => "a size, up to a bound that follows from the arguments",
-            Stake::Shape => {
+            Stake::Count => "which branch runs; a further run takes the lower bound",
+            Stake::Size => {
                 "a size, up to a bound that follows from the arguments; a further run takes the lower bound"
             }
             Stake::Unbounded => "a size without a bound",

@@ -213,8 +213,6 @@ class Reads:
             return result if is_kept else other_data.instead_of(torch, result, number)
         if not result.any():
             known.assumed(TRUE_COUNT)
-            # What the host computes from it is not followed.
-            self.decides_by_count()
             result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
         return result
 

@@ -16,20 +16,11 @@ UNARY = ("neg", "pos", "abs")
 # Conversions to an integer or a plain number.
 CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-# Operators whose result falls where the count rises, ...
-FALLING = ("__rsub__", "__rfloordiv__", "__mod__", "__rmod__", "__neg__")
-# ... and those that do so if the other operand is the count.
-FALLING_BY_OTHER = ("__sub__", "__floordiv__")
 
 
 def plain(number):
     """Return the value as a plain float."""
     return float.__add__(number, 0.0)
-
-
-def plain_int(number):
-    """Return a count as a plain integer, and anything else as it is."""
-    return int.__add__(number, 0) if isinstance(number, int) else number
 
 
 def kind(decides, condition):
@@ -131,8 +122,8 @@ def kind(decides, condition):
 def count_kind(kind, decides, condition):
     """Create the type of unknown counts, such as the number of correct predictions.
 
-    They are at their upper bound, so a size may be one. What falls where a count rises is at its lower bound
-    then, and may become a size unseen. Floating-point results computed from them are of `kind`.
+    A run with their lower bounds shows what depends on them. Floating-point results computed from them are of
+    `kind`.
     """
 
     class UnknownInt(int):
@@ -174,19 +165,10 @@ def count_kind(kind, decides, condition):
         decides()
         return original(self, *others)
 
-    def arithmetic(name):
-        def operator(original, self, *others):
-            falls = name in FALLING or (name in FALLING_BY_OTHER and type(others[0]) is UnknownInt)
-            if falls or any(isinstance(each, (int, float)) and each < 0 for each in map(plain_int, others)):
-                decides()
-            return followed(original(self, *others))
-
-        return operator
-
     for name in (f"__{side}{name}__" for name in ARITHMETIC for side in ("", "r")):
-        define(name, arithmetic(name))
+        define(name, lambda original, *numbers: followed(original(*numbers)))
     for name in (f"__{name}__" for name in UNARY):
-        define(name, arithmetic(name))
+        define(name, lambda original, *numbers: followed(original(*numbers)))
     for name in (f"__{name}__" for name in ("int", "trunc", "floor", "ceil", "float", "round")):
         define(name, converted)
     for name in (f"__{name}__" for name in COMPARISONS):
