@@ -267,3 +267,35 @@ def test_the_shape_of_a_missing_tensor_is_what_the_script_compares_it_with(tmp_p
     """
     answer = with_data(code, tmp_path, "--synthetic-weights")
     assert answer.said == {"loaded": True}, answer.output
+
+
+@pytest.mark.parametrize(
+    ("kept", "loads"),
+    [
+        ("{}", True),
+        ("{'bias': torch.ones(4)}", True),
+        ("{'head.bias': torch.ones(4)}", False),
+    ],
+)
+def test_what_a_script_copies_entry_by_entry_from_missing_weights_is_loaded(
+    kept: str, loads: bool, tmp_path: Path
+) -> None:
+    code = f"""
+    entries = {kept}
+    for name, value in torch.load("/nowhere/net.pth")["state_dict"].items():
+        entries[name.removeprefix("module.")] = value
+    net = torch.nn.Linear(4, 4)
+    net.load_state_dict(entries)
+    answer(loaded=True)
+    """
+    answer = with_data(code, tmp_path, "--synthetic-weights")
+    assert answer.said == ({"loaded": True} if loads else {}), answer.output
+
+
+def test_a_model_needs_all_entries_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    code = """
+    torch.load("/nowhere/net.pth")["step"]
+    torch.nn.Linear(4, 4).load_state_dict({"bias": torch.ones(4)})
+    """
+    problem = with_data(code, tmp_path, "--synthetic-weights").report["problem"]
+    assert "Missing key(s)" in problem["message"], problem

@@ -14,6 +14,7 @@ import struct
 import zipfile
 
 from . import channel, fetched, imports
+from .missing_weights import Missing, accepting, completing
 
 FOLDER = "synthetic"
 # PyTorch's data types, as checkpoints spell them.
@@ -84,6 +85,7 @@ class SyntheticWeights:
             return load(f, *args, **kwargs)
 
         torch.load = torch.serialization.load = load_or_stand_in
+        torch.nn.Module.load_state_dict = completing(torch.nn.Module.load_state_dict)
         for kind in (torch.nn.Module, torch.optim.Optimizer):
             kind.load_state_dict = accepting(kind.load_state_dict)
         scheduler = torch.optim.lr_scheduler.LRScheduler
@@ -323,91 +325,3 @@ def write_sparse(path, tensors, torch):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + at)
-
-
-def accepting(original):
-    """Make `load_state_dict` accept a missing checkpoint."""
-
-    @functools.wraps(original)
-    def load_state_dict(self, state_dict, *args, **kwargs):
-        if not isinstance(state_dict, Missing):
-            return original(self, state_dict, *args, **kwargs)
-        if not hasattr(self, "parameters"):
-            return None
-        from torch.nn.modules.module import _IncompatibleKeys
-
-        return _IncompatibleKeys([], [])
-
-    return load_state_dict
-
-
-class AnySize:
-    """The shape, or an extent, of a missing tensor: what the script compares it with."""
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other):
-        return True
-
-    def __ne__(self, other):
-        return False
-
-    def __getitem__(self, index):
-        return self
-
-    def same(self, *others):
-        return self
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __pow__ = same
-
-
-class Missing(dict):
-    """A missing checkpoint: all its entries are missing as well, and can be loaded."""
-
-    def __init__(self, name):
-        super().__init__()
-        self.name = name
-
-    def __missing__(self, key):
-        return Missing(f"{self.name}[{key!r}]")
-
-    def __contains__(self, key):
-        return True
-
-    def get(self, key, default=None):
-        # A counter starts at the script's default; anything else can be loaded.
-        return self[key] if default is None else default
-
-    def pop(self, key, *default):
-        return default[0] if default else self[key]
-
-    def __int__(self):
-        return 0
-
-    __index__ = __int__
-
-    def __float__(self):
-        return 0.0
-
-    def __add__(self, other):
-        return other
-
-    __radd__ = __add__
-
-    def __bool__(self):
-        return True
-
-    # A missing tensor, wherever it is and of whatever type.
-
-    shape = AnySize()
-
-    def size(self, dim=None):
-        return self.shape
-
-    def same(self, *args, **kwargs):
-        return self
-
-    to = cpu = cuda = float = half = bfloat16 = clone = detach = contiguous = same
-
-    def __repr__(self):
-        return f"<memfit: {self.name} does not exist>"
