@@ -176,6 +176,7 @@ def test_scripts_may_divide_by_the_standard_deviation_of_made_up_images(tmp_path
         ("torchvision.datasets.CIFAR10('/nowhere').train_data", "exception"),
         ("made[0]; open('statistics.npz')", "exception"),
         ("made[0]; open('class 3.txt')", "exception-after-change"),
+        ("torch.nn.functional.binary_cross_entropy(made[0][0], made[0][0].long())", "exception"),
     ],
 )
 def test_a_made_up_data_set_is_blamed_only_if_something_of_it_was_read(

@@ -176,3 +176,74 @@ def test_another_package_that_imports_what_is_gone_is_named(tmp_path: Path) -> N
     assert problem["hint"].startswith(
         "`filters`, which imports it, was written for another release of `json`"
     )
+
+
+EMPTY = """
+    class Pairs(torch.utils.data.Dataset):
+        def __init__(self):
+            self.paths = []
+
+        def __len__(self):
+            return len(self.paths)
+
+        def __getitem__(self, index):
+            return self.paths[index]
+
+    images, labels = next(iter(torch.utils.data.DataLoader(Pairs(), batch_size=4, shuffle=True)))
+    answer(images=list(images.shape), labels=list(labels.shape))
+"""
+
+
+def test_a_data_set_that_found_no_files_is_told_and_described(tmp_path: Path) -> None:
+    hint = asked(EMPTY, tmp_path).report["problem"]["hint"]
+    assert "found no files" in hint, hint
+    assert "a sample of `Pairs` has" in hint, hint
+    answer = asked(EMPTY, tmp_path, "--synthetic-data=image:3x8x8:float32,label:int64<10")
+    assert answer.said == {"images": [4, 3, 8, 8], "labels": [4]}, answer.output
+
+
+FRAMEWORK = """
+import sys, traceback
+
+def run(main):
+    try:
+        main()
+    except Exception as error:
+        traceback.print_exception(type(error), error, None)
+        print("Set a variable for a complete stack trace.", file=sys.stderr)
+        sys.exit(1)
+"""
+
+
+def test_an_error_with_which_a_library_ends_the_script_is_told_with_its_data_set(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "framework.py"
+    library.parent.mkdir()
+    library.write_text(FRAMEWORK)
+    code = OWN_DATA_SET.format(use="sys.path.insert(0, {site!r})\n    import framework\n    {call}")
+    call = "framework.run(lambda: Words('/nowhere/words.txt'))"
+    problem = asked(code.format(site=str(library.parent), call=call), tmp_path).report["problem"]
+    assert "'/nowhere/words.txt'" in problem["message"], problem
+    assert "a sample of `Words` has" in (problem["hint"] or ""), problem
+
+
+def test_a_data_set_that_is_made_from_a_described_one_is_described_as_well(tmp_path: Path) -> None:
+    use = """class Held(Base):
+        def __init__(self, words):
+            self.held = words.held
+
+        def __getitem__(self, index):
+            return self.held[index]
+
+    words = Words('/nowhere/words.txt')
+    answer(shape=list(Held(words)[3].shape))
+"""
+    answer = asked(OWN_DATA_SET.format(use=use), tmp_path, "--synthetic-data=text:16:float32")
+    assert answer.said == {"shape": [16]}, answer.output
+
+
+def test_the_classes_of_a_described_data_set_are_those_of_its_label(tmp_path: Path) -> None:
+    use = """words = Words('/nowhere/words.txt')
+    answer(classes=words.num_classes, names=len(words.classes))
+"""
+    answer = asked(OWN_DATA_SET.format(use=use), tmp_path, "--synthetic-data=text:9:float32,label:int64<14")
+    assert answer.said == {"classes": 14, "names": 14}, answer.output

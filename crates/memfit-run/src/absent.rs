@@ -5,8 +5,12 @@ use memfit_report::wire::Exception;
 use crate::stand_ins::{self, Given, StandIn};
 use crate::traceback;
 
+/// Python's words about a file that is not there.
+const NO_FILE: &str = "[Errno 2] No such file or directory: '";
 /// torchvision's words about a data set without files.
 const NO_DATA_SET: &str = "Dataset not found";
+/// PyTorch's words about a data set without samples.
+const NO_SAMPLES: &str = "num_samples=0";
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
@@ -29,6 +33,12 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
         Some(StandIn::Samples) if is_file => {
             return Some(format!("put the files there; or {}", stand_ins::remedy(given, StandIn::Samples)));
         }
+        Some(StandIn::Samples) if exception.message.contains(NO_SAMPLES) => {
+            return Some(format!(
+                "the data set found no files: put them where it looks; or {}",
+                stand_ins::remedy(given, StandIn::Samples)
+            ));
+        }
         // Whatever the reason is, rows can be made up.
         Some(StandIn::Rows) => {
             return Some(format!(
@@ -43,8 +53,7 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
             "there is no folder `{folder}` here, so the library took it for a name on the hub: put the model there, or let the script name the folder that has it"
         ));
     }
-    let path =
-        exception.message.strip_prefix("[Errno 2] No such file or directory: '")?.strip_suffix('\'')?;
+    let path = exception.message.strip_prefix(NO_FILE)?.strip_suffix('\'')?;
     if let Some(folder) = traceback::user_folders(&exception.traceback).find(|each| each.join(path).exists())
         && !path.starts_with('/')
     {
@@ -57,6 +66,18 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
         format!(
             "the script writes into a folder that is not there: `mkdir -p {folder}` in its working folder"
         )
+    })
+}
+
+/// Remedy for a file that the script itself reads, where nothing else is known about it.
+pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
+    let path = exception.message.strip_prefix(NO_FILE).and_then(|rest| rest.split_once('\''));
+    // A bare word is a program.
+    let is_file =
+        exception.r#type == "FileNotFoundError" && path.is_none_or(|(path, _)| path.contains(['/', '.']));
+    is_file.then(|| {
+        "put the file there; of a data set, a few samples of the usual size are enough for memfit, as the memory of a step depends on its batch"
+            .to_owned()
     })
 }
 
@@ -117,6 +138,33 @@ mod tests {
         };
         assert!(told("/data2/Qwen/7B").unwrap().starts_with("there is no folder `/data2/Qwen/7B` here"));
         assert_eq!(told("a/b/c"), None);
+    }
+
+    #[test]
+    fn a_data_set_that_found_no_files_is_told() {
+        let exception = Exception {
+            r#type: "ValueError".to_owned(),
+            message: "num_samples should be a positive integer value, but got num_samples=0".to_owned(),
+            traceback: String::new(),
+        };
+        let told = |data_set| hint(Given { data_set, ..Given::default() }, &exception);
+        let own = told(Some("Pairs")).unwrap();
+        assert!(own.starts_with("the data set found no files") && own.contains("`Pairs`"), "{own}");
+        assert_eq!(told(None), None);
+    }
+
+    #[test]
+    fn a_part_of_a_data_set_is_enough() {
+        let told = |kind: &str, path: &str| {
+            hint_at_file(&Exception {
+                r#type: kind.to_owned(),
+                message: format!("{MISSING}'{path}' (in DataLoader worker process 0)"),
+                traceback: String::new(),
+            })
+        };
+        assert!(told("FileNotFoundError", "VOC2007/train.txt").unwrap().starts_with("put the file there"));
+        assert_eq!(told("FileNotFoundError", "nvcc"), None, "a program");
+        assert_eq!(told("OSError", "VOC2007/train.txt"), None);
     }
 
     #[test]

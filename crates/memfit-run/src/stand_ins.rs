@@ -140,7 +140,7 @@ pub(crate) fn remedy(given: Given<'_>, stand_in: StandIn) -> String {
         StandIn::Samples => {
             let whose = given.data_set.map(|name| format!(" of `{name}`")).unwrap_or_default();
             format!(
-                "state what a sample{whose} has, and memfit makes samples up: `--synthetic-data=image:3x224x224:float32,label:int64<1000`"
+                "state what a sample{whose} has, and memfit makes samples up: `--synthetic-data=image:3x224x224:float32,label:int64<1000` (in `{{}}` if a sample is a dictionary)"
             )
         }
     }

@@ -227,6 +227,8 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
                 }
                 let hint = "if it lacks what it looked for there: download that where there is a network, and put it where the script looks for it";
                 problem.hint = Some(hint.to_owned());
+            } else if problem.hint.is_none() {
+                problem.hint = absent::hint_at_file(&exception);
             }
         }
         if facts.ended == Ended::Exited(0) && facts.steps() == 0 {

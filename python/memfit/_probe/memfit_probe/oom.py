@@ -128,8 +128,8 @@ class OutOfMemory:
     def report_uncaught(self):
         """Report the uncaught exception at exit."""
         exception = uncaught.find()
-        if exception is None and not self.session.steps.complete:
-            exception = uncaught.left_with()
+        if exception is None:
+            exception = uncaught.left_with(self.session.steps.complete)
         if exception is None or self.reported is exception:
             return
         self.reported = exception

@@ -4,23 +4,24 @@ torchvision data sets, by images of their size. The script's own transforms run 
 
 import functools
 import math
-import sys
 from urllib.error import URLError
 
 from . import imports
 from .known_datasets import KNOWN, as_stated, contents, picture, samples
+from .lacking_data import GRAPH_LIBRARIES, is_own
 
 # Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
 # another package.
 ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
 # Words of a RuntimeError about missing files, as data sets raise it that were written after torchvision's.
 TOLD_ABSENT = ("not found", "download")
-# Libraries of graphs; the option cannot describe their samples.
-GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
-# Libraries whose data sets are not replaced by a description, or by their own names.
-OTHERS = (*GRAPH_LIBRARIES, "torchvision")
+# Words of PyTorch's errors about types of elements.
+OF_TYPES = ("dtype", "scalar type", "Input type (")
 # Attributes of torchvision's data sets that depend on the samples.
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
+# Names that scripts give to the number of classes, and the maximum that are named one by one.
+NUMBERS_OF_CLASSES = ("num_classes", "n_classes", "nclasses", "num_class", "n_class", "nb_classes")
+MAX_CLASSES = 1 << 20
 # Bytes of the different rows of a table.
 ROWS_BYTES = 16 << 20
 # Number of samples of a data set of unknown size.
@@ -44,6 +45,8 @@ class SyntheticData:
     def arm(self):
         data = self.session.torch.utils.data
         self._watch_subclasses(data.Dataset)
+        if self.fields:
+            self._watch_loaders(data.DataLoader)
         imports.after("torchvision.datasets", self._arm_torchvision)
         imports.after("datasets", self._arm_datasets)
         for name in ("cifar", "mnist"):
@@ -55,6 +58,9 @@ class SyntheticData:
 
     def may_reach(self, exception):
         """Return `False` if nothing of a synthetic data set was read, so that none can have caused this."""
+        # Samples in place of torchvision's own have their types.
+        if not self.fields and any(words in str(exception) for words in OF_TYPES):
+            return False
         lacks = "_memfit_length" in getattr(getattr(exception, "obj", None), "__dict__", ())
         return self.used or lacks or self.session.loaders.iterated
 
@@ -72,6 +78,24 @@ class SyntheticData:
 
         base.__init_subclass__ = classmethod(init_subclass)
 
+    def _watch_loaders(self, loader):
+        """Fill data sets of the script's own that found no files when they are given to a loader."""
+        original, synthetic = loader.__init__, self
+
+        @functools.wraps(original)
+        def init(self, dataset, *args, **kwargs):
+            if is_own(type(dataset)) and type(dataset) in synthetic.wrapped and synthetic.is_empty(dataset):
+                synthetic.replaced(dataset, synthetic._sample, (), {}, None)
+            original(self, dataset, *args, **kwargs)
+
+        loader.__init__ = init
+
+    def is_empty(self, dataset):
+        """Return `True` if a data set has no samples, and none were made up for it."""
+        if isinstance(dataset, self.session.torch.utils.data.IterableDataset):
+            return False
+        return hasattr(dataset, "__len__") and not len(dataset) and "_memfit_length" not in vars(dataset)
+
     def _wrap(self, cls, sample):
         """Make a class return synthetic samples if its files are missing."""
         if cls in self.wrapped:
@@ -88,12 +112,11 @@ class SyntheticData:
                     self._memfit_begun = True
                 try:
                     init(self, *args, **kwargs)
-                except (*ABSENT, OSError, ImportError) as error:
+                except (*ABSENT, OSError, ImportError, AttributeError) as error:
                     known = isinstance(error, (*ABSENT, ImportError)) or is_network_error(error)
-                    if (
-                        not known
-                        or not synthetic.builds(cls, self)
-                        or not synthetic.can_replace(sample, self, error)
+                    if not synthetic.builds(cls, self) or not (
+                        synthetic.derives(self, error)
+                        or (known and synthetic.can_replace(sample, self, error))
                     ):
                         raise
                     synthetic.replaced(self, sample, args, kwargs, error)
@@ -160,6 +183,19 @@ class SyntheticData:
         own = type(dataset) if standard is None or "_memfit_begun" not in vars(dataset) else standard
         return cls is own
 
+    def derives(self, dataset, error):
+        """Return `True` if a data set of the script's own, made from one that was replaced, asked that for
+        what its constructor would have set.
+        """
+        source = getattr(error, "obj", None)
+        return (
+            isinstance(error, AttributeError)
+            and bool(self.fields)
+            and source is not dataset
+            and "_memfit_length" in getattr(source, "__dict__", ())
+            and is_own(type(dataset))
+        )
+
     def can_replace(self, sample, dataset, error):
         """Return `True` if samples can be synthesised; otherwise add a remark that says what to do."""
         # In a script's own code, a RuntimeError need not mean a missing file.
@@ -188,7 +224,8 @@ class SyntheticData:
         name, what = type(dataset).__name__, self.described()
         if not self.fields:
             what = f"samples of its usual size; `{as_stated(self.name(dataset))}` sets another"
-        return f"the files of `{name}` are missing ({type(error).__name__}); replaced by {what}"
+        why = f"missing ({type(error).__name__})" if error is not None else "missing: it is empty"
+        return f"the files of `{name}` are {why}; replaced by {what}"
 
     def name(self, dataset):
         """Return the name of the class of torchvision's that a data set is of or extends, if any."""
@@ -200,14 +237,14 @@ class SyntheticData:
         # A constructor of the script's own may have left anything unset.
         used = self.used or known is None
         dataset._memfit_length = self.length or (known[4] if known else DEFAULT_SAMPLES)
-        if known is not None:
-            classes = (
-                known[3]
-                if not self.fields
-                else next((f["below"] for f in self.fields if f["below"]), known[3])
-            )
+        stated = next((field["below"] for field in self.fields if field["below"]), None)
+        classes = stated or (known[3] if known else None)
+        if classes is not None and classes <= MAX_CLASSES:
             names = [f"class {number}" for number in range(classes)]
             keep(dataset, classes=names, class_to_idx={name: number for number, name in enumerate(names)})
+            # A data set of the script's own may have any of these.
+            keep(dataset, **dict.fromkeys(NUMBERS_OF_CLASSES if known is None else (), classes))
+        if known is not None:
             # In the order of `VisionDataset`'s arguments.
             keep(dataset, root=args[0] if args else kwargs.get("root"))
             transforms = [value for value in args[1:] if callable(value)]
@@ -372,28 +409,6 @@ class SyntheticData:
         return value.tolist() if hasattr(value, "tolist") else value
 
 
-def lacking(exception):
-    """Return the name of the script's own data set that an error of missing files left, or None: a
-    description of its samples replaces it.
-    """
-    base = getattr(sys.modules.get("torch.utils.data"), "Dataset", None)
-    if base is None or not isinstance(exception, OSError):
-        return None
-    found, traceback = None, exception.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        code, traceback = frame.f_code, traceback.tb_next
-        if code.co_name not in ("__init__", "__getitem__") or not code.co_argcount:
-            continue
-        kind = type(frame.f_locals.get(code.co_varnames[0]))
-        # The option wraps the constructor of the class itself, and `__getitem__` wherever it is defined.
-        if issubclass(kind, base) and (code.co_name == "__getitem__" or "__init__" in vars(kind)):
-            roots = {each.__module__.split(".")[0] for each in kind.__mro__}
-            if not roots.intersection(OTHERS):
-                found = kind.__name__
-    return found
-
-
 def is_network_error(error):
     """Return `True` for a network library's own subclass of `OSError`, as in `requests` and `aiohttp`."""
     return isinstance(error, OSError) and type(error).__module__ != "builtins"
@@ -408,12 +423,9 @@ def noise(torch, shape, dtype):
 def keep(dataset, **attributes):
     """Set attributes that a failed constructor left unset."""
     for name, value in attributes.items():
-        try:
-            if not hasattr(dataset, name):
-                setattr(dataset, name, value)
-        except AttributeError:
-            # A property of the class.
-            continue
+        # A property of the class may need what is not there.
+        if name not in vars(dataset) and not hasattr(type(dataset), name):
+            setattr(dataset, name, value)
 
 
 def forwarding(cls, method):

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from . import channel, fetched, mistakes, network, releases, synthetic_data
+from . import channel, fetched, lacking_data, mistakes, network, releases
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -17,11 +17,14 @@ def find():
     return None if isinstance(exception, SystemExit) else exception
 
 
-_left = None
+# The error that was being handled when the script left, and whether its status told of a failure.
+_left, _failed = None, False
 
 
 def watch_exits():
-    """Remember the error that the script's own code was handling when it left as if all were well."""
+    """Remember the error that the script's own code was handling when it left as if all were well, or that a
+    library was, with the status of a failure, after it had passed through the script's own code.
+    """
     for holder, name in ((sys, "exit"), (builtins, "exit"), (builtins, "quit")):
         original = getattr(holder, name, None)
         if original is not None:
@@ -33,20 +36,35 @@ def _watched(original):
 
     @functools.wraps(original)
     def leave(*args):
-        global _left
+        global _left, _failed
         handled = sys.exc_info()[1]
-        own = not is_library(sys._getframe(1).f_code.co_filename)
-        if own and isinstance(handled, Exception) and threading.current_thread() is threading.main_thread():
-            # A status that tells of a failure comes with a last line of the script's own.
-            _left = None if args and args[0] else handled
+        if isinstance(handled, Exception) and threading.current_thread() is threading.main_thread():
+            failed, own = bool(args and args[0]), not is_library(sys._getframe(1).f_code.co_filename)
+            # A failure of which the script's own code tells comes with a last line of its own.
+            _left = handled if own is not failed and (own or _is_from_script(handled)) else None
+            _failed = failed
         return original(*args)
 
     return leave
 
 
-def left_with():
-    """Return the error that the script was handling when it left with status 0, or None."""
-    return _left
+def _is_from_script(exception):
+    """Return `True` if an exception left the script's own code."""
+    from .oom import is_library
+
+    traceback = exception.__traceback__
+    while traceback is not None:
+        if not is_library(traceback.tb_frame.f_code.co_filename):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def left_with(steps):
+    """Return the error that was being handled when the script left after so many steps, or None: a script
+    that has trained and leaves with status 0 did not fail.
+    """
+    return _left if _failed or not steps else None
 
 
 def send(exception, oom=False, reached=True, sampled=True):
@@ -68,7 +86,7 @@ def send(exception, oom=False, reached=True, sampled=True):
         oom=oom,
         reached=reached,
         sampled=sampled,
-        data_set=synthetic_data.lacking(exception),
+        data_set=lacking_data.lacking(exception),
         weights=fetched.lacking(exception),
         unreached=network.unreached(),
         gone=releases.lacking(exception),
