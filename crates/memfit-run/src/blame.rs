@@ -78,7 +78,11 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     let mut changes = Vec::new();
     // Tensors with such a size are not followed through the program.
     let reached = facts.cause.reached;
-    let read: &[Stake] = if reached { &[Stake::Number, Stake::Unbounded] } else { &[Stake::Unbounded] };
+    let read: &[Stake] = match (reached, is_of_type(exception)) {
+        (true, _) => &[Stake::Number, Stake::Unbounded],
+        (false, false) => &[Stake::Unbounded],
+        (false, true) => &[],
+    };
     if facts.has_read(read) {
         let place = facts.lines_read().map(|lines| format!(" (at {lines})")).unwrap_or_default();
         changes.push(format!("the script had read values that only a GPU can compute, taken as 0{place}"));
@@ -89,7 +93,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     let assumed = facts.tally.values.iter().filter(|(_, stake)| match stake {
         Stake::Number => false,
         Stake::Value | Stake::Condition | Stake::Count => reached,
-        Stake::Size | Stake::Unbounded => true,
+        Stake::Size | Stake::Unbounded => !is_of_type(exception),
     });
     changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, times(value.count))));
     if request.planned.as_ref().is_some_and(Planned::changes_training) {
@@ -124,6 +128,11 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     changes
 }
 
+/// Returns `true` if an object is of a type that lacks an attribute. A tensor of another size is a tensor still.
+fn is_of_type(exception: &Exception) -> bool {
+    exception.r#type == "AttributeError" && exception.message.contains("' object has no attribute '")
+}
+
 /// Part of the message of an exception that a loader's worker raised.
 const IN_WORKER: &str = "(in DataLoader worker process";
 
@@ -154,9 +163,12 @@ fn may_be_overlaid(facts: &Facts, message: &str) -> bool {
     !message.contains('\'') || facts.overlaid.len() >= MAX_NAMES || message.split('\'').any(is_there)
 }
 
-/// Returns `false` if a file error quotes a path whose last part the text does not name.
+/// Returns `false` if a file error has a path whose last part the text does not name.
 fn names_file(text: &str, message: &str) -> bool {
-    let name = message.split('\'').nth(1).and_then(|path| path.trim_end_matches('/').rsplit('/').next());
+    let quoted = message.split('\'').nth(1);
+    // `Dataset directory does not exist: data/VOC2007`.
+    let path = quoted.or_else(|| message.split_whitespace().find(|word| word.contains('/')));
+    let name = path.and_then(|path| path.trim_end_matches(['/', '.', ',', ':', ')']).rsplit('/').next());
     name.is_none_or(|name| text.contains(name))
 }
 
@@ -171,6 +183,8 @@ mod tests {
         assert!(names_file(note, &missing("/home/me/models/vgg.pth")));
         assert!(names_file(note, &missing("models/")));
         assert!(!names_file(note, &missing("data/labels.csv")));
-        assert!(names_file(note, "no weights in this folder"), "no path is quoted");
+        assert!(names_file(note, "no weights in this folder"), "there is no path");
+        assert!(names_file(note, "cannot find models/vgg.pth."));
+        assert!(!names_file(note, "Dataset directory does not exist: VOCdevkit/VOC2007"));
     }
 }
