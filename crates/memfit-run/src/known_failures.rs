@@ -5,7 +5,7 @@
 use memfit_report::wire::{Exception, Problem};
 
 use crate::stand_ins::Given;
-use crate::{Card, downloads, hub, own_modules, traceback};
+use crate::{Card, downloads, hub, older, own_modules, traceback};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +34,7 @@ pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Optio
         .or_else(|| without_terminal(exception))
         .or_else(|| without_answer(exception))
         .or_else(|| without_key(exception))
+        .or_else(|| without_environment(ran.interpreter, exception))
 }
 
 /// Message of the CUDA runtime about a kernel that was compiled only for other devices.
@@ -194,7 +195,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     }
     let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
     let kind = "module-missing".to_owned();
-    let own = own_modules::remedy(module, &exception.traceback);
+    let own = own_modules::remedy(module, &exception.traceback).or_else(|| older::hint_at_module(module));
     // Python names the first missing component: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
         let root = module.split('.').next().unwrap_or(package);
@@ -352,6 +353,35 @@ fn without_key(exception: &Exception) -> Option<Problem> {
     })
 }
 
+/// Errors of Gym and Gymnasium about an environment that no imported package registers.
+const NO_ENVIRONMENT: &[&str] = &["NameNotFound", "NamespaceNotFound", "VersionNotFound"];
+/// Parts of the names of environments of Atari's games.
+const ATARI: &[&str] = &["NoFrameskip", "ALE", "Deterministic"];
+
+fn without_environment(interpreter: Option<&str>, exception: &Exception) -> Option<Problem> {
+    let (module, kind) = exception.r#type.rsplit_once('.')?;
+    if !module.starts_with("gym") || !NO_ENVIRONMENT.contains(&kind) {
+        return None;
+    }
+    let said = traceback::summary(&exception.message);
+    let place =
+        traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+    let python = interpreter.unwrap_or("python");
+    let library = module.split('.').next().unwrap_or(module);
+    let package = if ATARI.iter().any(|part| said.contains(part)) {
+        format!("Atari's games are in `{python} -m pip install '{library}[atari]'`")
+    } else {
+        "the script's requirements may name the package that has it".to_owned()
+    };
+    let last =
+        if library == "gym" { "; today's environments register with `gymnasium`, its successor" } else { "" };
+    Some(Problem {
+        kind: "exception".to_owned(),
+        message: format!("The script asks for an environment{place} that is not installed here: {said}"),
+        hint: Some(format!("{package}{last}")),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -390,6 +420,9 @@ mod tests {
         let key = "No API key configured. Use `wandb login` to log in.";
         check("wandb.errors.errors.UsageError", key, Some(("exception", "logs to Weights & Biases")));
         check("UsageError", key, None);
+        let game = "Environment MsPacmanNoFrameskip doesn't exist. ";
+        check("gym.error.NameNotFound", game, Some(("exception", "asks for an environment that is not")));
+        check("sockets.NameNotFound", game, None);
         let text = "No module named 'torch._six'";
         check(
             "ModuleNotFoundError",

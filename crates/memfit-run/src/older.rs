@@ -15,6 +15,15 @@ const GONE_FROM_NUMPY: &[(&str, &str)] = &[
     ("module 'numpy' has no attribute 'cumproduct'", "2"),
     ("module 'numpy' has no attribute 'product'", "2"),
     ("module 'numpy' has no attribute 'sometrue'", "2"),
+    ("module 'numpy' has no attribute 'asscalar'", "1.23"),
+    ("module 'numpy' has no attribute 'bool8'", "2"),
+    ("module 'numpy' has no attribute 'in1d'", "2.4"),
+    ("module 'numpy' has no attribute 'msort'", "2"),
+    ("module 'numpy' has no attribute 'trapz'", "2.4"),
+    ("'numpy.ndarray' object has no attribute 'itemset'", "2"),
+    ("'numpy.ndarray' object has no attribute 'newbyteorder'", "2"),
+    ("'numpy.ndarray' object has no attribute 'ptp'", "2"),
+    ("'numpy.ndarray' object has no attribute 'tostring'", "2.3"),
 ];
 
 /// pandas's messages about names that it no longer has, and the releases that have them.
@@ -46,6 +55,15 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
         "view size is not compatible with input tensor's size and stride",
         "the result of a comparison or a copy has the strides of its operand: `.reshape` in place of `.view` on that line",
     ),
+    (
+        "Found dtype Long but expected Float",
+        "a loss takes a target of the type of its input, and `torch.full` with an integer makes integers: `torch.full(size, 1.0)`, or `.float()` on the target",
+    ),
+    ("'torchvision.transforms' has no attribute 'Scale'", "`transforms.Resize` replaces `transforms.Scale`"),
+    (
+        "'torchvision.transforms' has no attribute 'RandomSizedCrop'",
+        "`transforms.RandomResizedCrop` replaces `transforms.RandomSizedCrop`",
+    ),
     ("'CIFAR10' object has no attribute 'train_", CIFAR_HALVES),
     ("'CIFAR10' object has no attribute 'test_", CIFAR_HALVES),
     ("'CIFAR100' object has no attribute 'train_", CIFAR_HALVES),
@@ -67,6 +85,15 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
 const CIFAR_HALVES: &str =
     "torchvision's CIFAR has `data` and `targets` in place of `train_data`, `test_data` and their labels";
 
+/// Modules that their packages no longer have, and what takes their place.
+const GONE_MODULES: &[(&str, &str)] = &[(
+    "torch._six",
+    "`str` replaces `string_classes`, `collections.abc` has `container_abcs`, and `math` has `inf`",
+)];
+
+/// SciPy's functions for images, which it no longer has.
+const SCIPY_IMAGES: &[&str] = &["imread", "imresize", "imrotate", "imsave", "imshow", "toimage", "fromimage"];
+
 /// Python's messages about syntax, with a part of the line, and the last release that takes it.
 const GONE_FROM_PYTHON: &[(&str, &str, &str)] = &[
     ("Missing parentheses in call to", "", "2.7"),
@@ -87,7 +114,8 @@ const GONE_FROM_STANDARD_LIBRARY: &[(&str, &str, &str)] = &[
 ];
 
 /// Messages that made-up values may cause as well: a sample or a label of another shape.
-const OF_VALUES_TOO: &[&str] = &["iteration over a 0-d tensor", ZERO_DIM];
+const OF_VALUES_TOO: &[&str] =
+    &["iteration over a 0-d tensor", ZERO_DIM, "Found dtype Long but expected Float"];
 const ZERO_DIM: &str = "invalid index of a 0-dim tensor";
 /// How the scripts of that time read a loss.
 const READS_LOSS: &str = ".data[0]";
@@ -155,6 +183,12 @@ pub(crate) fn hint_at_release(gone: &Gone, exception: &Exception) -> String {
     format!("`{package}`{release} {lacks}: {asks}, which the script's requirements may state")
 }
 
+/// What replaced a module that PyTorch no longer has.
+pub(crate) fn hint_at_module(module: &str) -> Option<String> {
+    let (_, now) = GONE_MODULES.iter().find(|(name, _)| *name == module)?;
+    Some(format!("today's PyTorch has no `{module}`: {now}"))
+}
+
 /// Remedy for a usage error of a script's parser.
 pub(crate) fn hint_of_usage(line: &str) -> Option<&'static str> {
     line.contains("unrecognized arguments: --local-rank").then_some(
@@ -168,6 +202,11 @@ fn gone_from_package(message: &str) -> Option<String> {
     let (name, rest) = rest.split_once("' from '")?;
     let (module, path) = rest.split_once("' (")?;
     let package = module.split('.').next().unwrap_or(module);
+    if module == "scipy.misc" && SCIPY_IMAGES.contains(&name) {
+        return Some(format!(
+            "SciPy no longer has `{name}`, nor has any release for today's Python: Pillow and imageio have such functions"
+        ));
+    }
     ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part)).then(|| {
         format!(
             "the release of `{package}` here has no `{name}`; if that name is right, another release of `{package}` has it, which the requirements of the script, or of the package that imports it, may state"
@@ -217,6 +256,8 @@ mod tests {
             "module 'numpy' has no attribute 'int'.\n`np.int` was a deprecated alias for the builtin `int`.";
         assert!(hint(alias).unwrap().contains("'numpy<1.24'"));
         assert!(hint("module 'numpy' has no attribute 'cumproduct'").unwrap().contains("'numpy<2'"));
+        let worker = "module 'numpy' has no attribute 'in1d' (in DataLoader worker process 0)";
+        assert!(hint(worker).unwrap().contains("'numpy<2.4'"));
         assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
         let week = hint("'DatetimeIndex' object has no attribute 'weekofyear'").unwrap();
         assert!(week.contains("`/v/bin/python -m pip install 'pandas<2'`"), "{week}");
@@ -236,6 +277,28 @@ mod tests {
         assert!(is_certain(&old));
         assert!(hint(None, &old).unwrap().contains("`data` and `targets`"));
         assert!(!is_certain(&exception("'Images' object has no attribute 'train_data'")));
+        let scale = exception("module 'torchvision.transforms' has no attribute 'Scale'");
+        assert!(is_certain(&scale) && hint(None, &scale).unwrap().contains("`transforms.Resize`"));
+    }
+
+    #[test]
+    fn a_target_of_integers_is_told_with_its_usual_origin_and_may_be_made_up() {
+        let exception = Exception {
+            r#type: "RuntimeError".to_owned(),
+            message: "Found dtype Long but expected Float".to_owned(),
+            traceback: String::new(),
+        };
+        assert!(hint(None, &exception).unwrap().contains("`torch.full`"));
+        assert!(!is_certain(&exception));
+    }
+
+    #[test]
+    fn what_scipy_and_pytorch_removed_is_told_with_what_replaced_it() {
+        let gone =
+            "cannot import name 'imresize' from 'scipy.misc' (/v/lib/site-packages/scipy/misc/__init__.py)";
+        assert!(found("ImportError", gone, "").unwrap().contains("Pillow"));
+        assert!(hint_at_module("torch._six").unwrap().contains("`collections.abc`"));
+        assert_eq!(hint_at_module("torch.gone"), None);
     }
 
     #[test]

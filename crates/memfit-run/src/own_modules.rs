@@ -28,6 +28,13 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
             folder.display()
         ));
     }
+    if let Some(package) = folders.iter().find_map(|folder| hidden(folder, module)) {
+        return Some(format!(
+            "the script's own folder `{0}` has no `__init__.py`, so that Python takes the installed package `{root}` in its place: `touch {1}`, or an environment without that package",
+            package.display(),
+            shell_word(&package.join("__init__.py").to_string_lossy()),
+        ));
+    }
     let below = folders.last().map(|top| folders_in(top)).unwrap_or_default();
     let whole = module == root;
     let found = folders.iter().chain(&below).filter(|_| whole).find(|folder| holds(folder, root))?;
@@ -67,6 +74,16 @@ fn empty_submodule(folder: &Path, module: &str) -> Option<(PathBuf, String)> {
     })?;
     let is_empty = fs::read_dir(folder.join(path)).map_or(true, |mut entries| entries.next().is_none());
     is_empty.then(|| (folder.to_owned(), path.to_owned()))
+}
+
+/// The package of a module in a folder that lacks an `__init__.py`, as any installed package of its name
+/// comes before it.
+fn hidden(folder: &Path, module: &str) -> Option<PathBuf> {
+    let (root, inner) = module.split_once('.')?;
+    let package = folder.join(root);
+    let path = package.join(inner.replace('.', "/"));
+    let is_there = path.is_dir() || path.with_extension("py").is_file();
+    (is_there && !package.join("__init__.py").exists()).then_some(package)
 }
 
 /// Returns `true` if a folder holds a module, or a package with source code.
@@ -117,6 +134,19 @@ mod tests {
             assert_eq!(from("train/main.py", module), None);
         }
         assert_eq!(remedy("util", "ModuleNotFoundError: x"), None);
+    }
+
+    #[test]
+    fn a_folder_that_an_installed_package_hides_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::create_dir(scratch.path().join("datasets")).unwrap();
+        fs::write(scratch.path().join("datasets/series.py"), "").unwrap();
+        let said = |module: &str| remedy(module, &traceback(&scratch.path().join("train.py")));
+        let hint = said("datasets.series").unwrap();
+        assert!(hint.contains("`touch ") && hint.contains("datasets/__init__.py"), "{hint}");
+        assert_eq!(said("datasets.other"), None);
+        fs::write(scratch.path().join("datasets/__init__.py"), "").unwrap();
+        assert_eq!(said("datasets.series"), None);
     }
 
     #[test]
