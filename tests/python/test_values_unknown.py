@@ -133,8 +133,15 @@ UNKNOWN = """
         ("print(number, loss)", "fits", None, ""),
         ("torch.zeros(number, 1000, device=device)", "unknown", "number-read-back", "script.py:"),
         ("print(1 // number)", "error", "exception-after-change", "taken as 0 (at "),
+        ("for _ in range(number + 2): torch.zeros(99, 1000, device=device)", "fits", None, ""),
+        (
+            "kept = [torch.zeros(99, 1000, device=device) for _ in range(number + 2)]",
+            "unknown",
+            "number-read-back",
+            "script.py:",
+        ),
     ],
-    ids=["printed", "a size", "an index"],
+    ids=["printed", "a size", "an index", "how often", "how many are kept"],
 )
 def test_an_unknown_integer_counts_where_anything_depends_on_it(
     use: str, verdict: str, problem: str | None, said: str, tmp_path: Path

@@ -14,6 +14,7 @@ use memfit_report::wire::{AssumedValue, AtPeak, CallCount, Coverage, DeviceInfo,
 use memfit_vocabulary::Remark;
 
 use crate::environment::Command;
+use crate::handed_out::HandedOut;
 use crate::host::HostPeaks;
 use crate::inbox::{Inbox, Speaker};
 use crate::not_run;
@@ -68,7 +69,7 @@ pub struct Facts {
     pub(crate) repeated: Option<(String, u64)>,
     /// Places of conditions on unknown values.
     pub(crate) conditions: Vec<String>,
-    /// Totals of the processes' allocators.
+    /// Blocks that the processes' allocators handed out.
     pub(crate) handed_out: Vec<HandedOut>,
     /// `true` if the probe ran in any of the script's processes.
     pub(crate) watched: bool,
@@ -103,26 +104,6 @@ pub struct Facts {
     pub(crate) wall: Duration,
     /// End of the script's standard error, or of its standard output if that is empty.
     pub last_output: String,
-}
-
-/// Totals of an allocator over a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct HandedOut {
-    blocks: u64,
-    bytes: u64,
-}
-
-impl HandedOut {
-    /// Totals of each process, sorted independently of process ids.
-    fn by_process(tracks: &[Track]) -> Vec<Self> {
-        let of = |track: &Track| Self {
-            blocks: track.blocks().len() as u64,
-            bytes: track.blocks().iter().map(|block| block.bytes).sum(),
-        };
-        let mut all: Vec<Self> = tracks.iter().map(of).collect();
-        all.sort_unstable();
-        all
-    }
 }
 
 /// Names that the device counted.

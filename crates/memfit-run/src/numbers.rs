@@ -6,6 +6,7 @@ use memfit_report::remarks::Stake;
 use crate::RunError;
 use crate::branches::Branches;
 use crate::facts::{Facts, RankFacts};
+use crate::handed_out::HandedOut;
 use crate::watch::Ended;
 
 /// Values that unknown numbers have in further runs instead of 0, in the order in which they are tried. A
@@ -124,7 +125,7 @@ impl Numbers {
         let again = run(OtherValues::default())?;
         found = Self::compare(&again, &others);
         let mut additional = Self::additional(assumed, &others);
-        if found == Self::Decisive && others.handed_out == assumed.handed_out {
+        if found == Self::Decisive && HandedOut::same_totals(&others.handed_out, &assumed.handed_out) {
             // The same blocks were freed at other times. Threads of PyTorch's may do that as well.
             let repeated = run(values)?;
             additional = additional.max(Self::additional(assumed, &repeated));
@@ -234,7 +235,8 @@ impl Numbers {
             |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak.allocated).collect() };
         let same = others.ended == zeros.ended
             && others.steps() == zeros.steps()
-            && others.handed_out == zeros.handed_out
+            && (HandedOut::same_totals(&others.handed_out, &zeros.handed_out)
+                || HandedOut::same_at_once(&others.handed_out, &zeros.handed_out))
             && allocated(others) == allocated(zeros);
         if !same {
             return Self::Decisive;
