@@ -11,8 +11,9 @@ use memfit_devices::{
 use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
-    CalibrateReport, CardKind, Check, CodeLine, DoctorReport, ExplainReport, Health, NotRun, OutsideModules,
-    RunReport, WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun, schema,
+    CalibrateReport, CardKind, Check, CodeLine, DoctorReport, ExplainFix, ExplainReport, FixProof, Health,
+    NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom, WatchedProcess,
+    WatchedRun, schema,
 };
 use memfit_vocabulary::{Phase, Remark};
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
@@ -38,6 +39,26 @@ fn an_explanation_of_each_cause() {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         insta::assert_snapshot!(format!("explained_{}", report.cause), text);
     }
+}
+
+#[test]
+fn remedies_that_runs_refuted_are_named_though_they_are_not_shown() {
+    let mut report = oom();
+    let peak = report.peak;
+    let refuted = |card| ExplainFix {
+        fits: Some(false),
+        card,
+        proof: Some(FixProof { verdict: Verdict::Oom, steps: 1, peak }),
+        ..report.fixes[2].clone()
+    };
+    let more = [refuted(Some(20 << 30)), refuted(None)];
+    report.fixes.push(more[0].clone());
+    let one = plain(&report, 120, true);
+    assert!(one.contains("; a run with a GPU with 20.00 GiB also ran out of memory"), "{one}");
+    report.fixes.push(more[1].clone());
+    let both = plain(&report, 120, true);
+    assert!(both.contains("and 2 more"), "{both}");
+    assert!(both.contains("runs with a GPU with 20.00 GiB and smaller-batch also ran"), "{both}");
 }
 
 #[test]

@@ -30,15 +30,15 @@ pub(crate) enum Numbers {
     /// There were no such numbers, or no second run.
     #[default]
     Untried,
-    /// Runs with other numbers made the same allocations, and the run with inverted conditions needed no more
-    /// memory.
+    /// Runs with other numbers had blocks of the same sizes, as many of each at once, and the run with inverted
+    /// conditions needed no more memory.
     Harmless,
-    /// Runs with other numbers made the same allocations, and the run with inverted conditions took as many
-    /// steps. One of them needed this many additional bytes: other branches allocate more, or the allocator
-    /// held freed memory for longer, since a host that is faster or slower frees it at another time.
+    /// Runs with other numbers had such blocks, too, and the run with inverted conditions took as many steps.
+    /// One of them needed this many additional bytes: other branches allocate more, or the allocator held
+    /// freed memory for longer, since a host that is faster or slower frees it at another time.
     NeedsMore(u64),
-    /// A run with other numbers made other allocations; or the run with inverted conditions ran out of
-    /// memory, or needed more memory and ended early, so that the need of the remaining steps is unknown.
+    /// A run with other numbers had other blocks; or the run with inverted conditions ran out of memory, or
+    /// needed more memory and ended early, so that the need of the remaining steps is unknown.
     Decisive,
     /// The second run failed, though the first did not.
     Fatal,

@@ -236,11 +236,24 @@ pub(super) fn fixes(
         }
     }
     if fixes.len() > shown {
-        let _ = writeln!(
-            out,
-            "     {}",
-            paint(DIM, &format!("and {} more: {}", fixes.len() - shown, others.unwrap_or("`--format json`")))
-        );
+        let others = others.unwrap_or("`--format json`");
+        let text = format!("and {} more: {others}{}", fixes.len() - shown, insufficient(&fixes[shown..]));
+        out.push_str(&canvas.wrapped("     ", DIM, &text));
+    }
+}
+
+/// The remedies with which runs also ran out of memory.
+fn insufficient(fixes: &[ExplainFix]) -> String {
+    let ran_out = |fix: &&ExplainFix| fix.proof.is_some_and(|proof| proof.verdict == Verdict::Oom);
+    let name = |fix: &ExplainFix| match fix.card {
+        Some(bytes) => format!("a GPU with {}", size(bytes)),
+        None => fix.lever.to_string(),
+    };
+    let names: Vec<_> = fixes.iter().filter(ran_out).map(name).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [name] => format!("; a run with {name} also ran out of memory"),
+        [first @ .., last] => format!("; runs with {} and {last} also ran out of memory", first.join(", ")),
     }
 }
 
