@@ -243,7 +243,10 @@ def test_a_data_set_that_is_made_from_a_described_one_is_described_as_well(tmp_p
 
 def test_the_classes_of_a_described_data_set_are_those_of_its_label(tmp_path: Path) -> None:
     use = """words = Words('/nowhere/words.txt')
-    answer(classes=words.num_classes, names=len(words.classes))
+    same = all(words.labels[index] == words[index][1] for index in range(99))
+    answer(classes=words.num_classes, names=len(words.classes), count=len(words.labels), same=same)
 """
-    answer = asked(OWN_DATA_SET.format(use=use), tmp_path, "--synthetic-data=text:9:float32,label:int64<14")
-    assert answer.said == {"classes": 14, "names": 14}, answer.output
+    answer = asked(
+        OWN_DATA_SET.format(use=use), tmp_path, "--synthetic-data=text:9:float32,label:int64<14@99"
+    )
+    assert answer.said == {"classes": 14, "names": 14, "count": 99, "same": True}, answer.output

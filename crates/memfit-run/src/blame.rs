@@ -128,7 +128,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     changes
 }
 
-/// Returns `true` if an object is of a type that lacks an attribute. A tensor of another size is a tensor still.
+/// Returns `true` if an object is of a type that lacks an attribute: no other size of a tensor changes that.
 fn is_of_type(exception: &Exception) -> bool {
     exception.r#type == "AttributeError" && exception.message.contains("' object has no attribute '")
 }

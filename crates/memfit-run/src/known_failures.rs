@@ -82,7 +82,10 @@ const NO_DEVICE: &[&str] = &[
     "Invalid device id",
     // Lightning.
     "You requested gpu: [",
+    NONE_VISIBLE,
 ];
+/// PyTorch's message if `CUDA_VISIBLE_DEVICES` names none of the GPUs.
+const NONE_VISIBLE: &str = "No CUDA GPUs are available";
 
 fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
     if !NO_DEVICE.iter().any(|text| exception.message.contains(text)) {
@@ -93,16 +96,18 @@ fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     let said = traceback::summary(&exception.message);
     let has = if *count == 1 { "1 GPU, `cuda:0`".to_owned() } else { format!("{count} GPUs") };
+    let chooses = if said.contains(NONE_VISIBLE) {
+        "the script, or its configuration, may set `CUDA_VISIBLE_DEVICES` to `0`"
+    } else {
+        "an option of the script's may choose `cuda:0`"
+    };
     Some(Problem {
         kind: "exception".to_owned(),
         message: format!(
             "The script uses a GPU{place} that this run does not have: {}: {said}",
             exception.r#type
         ),
-        hint: Some(format!(
-            "this run has {has}; `--gpu {}:N` gives it N of them, or an option of the script's may choose `cuda:0`",
-            device.id
-        )),
+        hint: Some(format!("this run has {has}; `--gpu {}:N` gives it N of them, or {chooses}", device.id)),
     })
 }
 
@@ -444,6 +449,8 @@ mod tests {
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
         let text = "CUDA error: invalid device ordinal\nGPU device may be out of range";
         check("torch.AcceleratorError", text, Some(("exception", "a GPU that this run does not have")));
+        let text = "No CUDA GPUs are available";
+        check("RuntimeError", text, Some(("exception", "a GPU that this run does not have")));
         check("EOFError", NO_LINE, Some(("exception", "standard input had ended")));
         check("EOFError", "Ran out of input", None);
         let text = "[Errno 25] Inappropriate ioctl for device";

@@ -30,8 +30,8 @@ pub(crate) enum Numbers {
     /// There were no such numbers, or no second run.
     #[default]
     Untried,
-    /// Runs with other numbers had blocks of the same sizes, as many of each at once, and the run with inverted
-    /// conditions needed no more memory.
+    /// Runs with other numbers had blocks of the same sizes, as many of each at once, and the run with
+    /// inverted conditions needed no more memory.
     Harmless,
     /// Runs with other numbers had such blocks, too, and the run with inverted conditions took as many steps.
     /// One of them needed this many additional bytes: other branches allocate more, or the allocator held

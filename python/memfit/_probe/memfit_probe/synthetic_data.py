@@ -19,7 +19,9 @@ TOLD_ABSENT = ("not found", "download")
 OF_TYPES = ("dtype", "scalar type", "Input type (")
 # Attributes of torchvision's data sets that depend on the samples.
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
-# Names that scripts give to the number of classes, and the maximum that are named one by one.
+# Names that scripts give to the labels of all samples, and to the number of classes, and the maximum that are
+# listed one by one.
+LABELS = ("targets", "labels", "label", "y")
 NUMBERS_OF_CLASSES = ("num_classes", "n_classes", "nclasses", "num_class", "n_class", "nb_classes")
 MAX_CLASSES = 1 << 20
 # Bytes of the different rows of a table.
@@ -242,8 +244,15 @@ class SyntheticData:
         if classes is not None and classes <= MAX_CLASSES:
             names = [f"class {number}" for number in range(classes)]
             keep(dataset, classes=names, class_to_idx={name: number for number, name in enumerate(names)})
+        if stated is not None and known is None:
             # A data set of the script's own may have any of these.
-            keep(dataset, **dict.fromkeys(NUMBERS_OF_CLASSES if known is None else (), classes))
+            keep(dataset, **dict.fromkeys(NUMBERS_OF_CLASSES, stated))
+            label = next(
+                (field["below"] for field in self.fields if field["below"] and not field["shape"]), None
+            )
+            if label is not None and dataset._memfit_length <= MAX_CLASSES:
+                labels = [index % label for index in range(dataset._memfit_length)]
+                keep(dataset, **dict.fromkeys(LABELS, labels))
         if known is not None:
             # In the order of `VisionDataset`'s arguments.
             keep(dataset, root=args[0] if args else kwargs.get("root"))
