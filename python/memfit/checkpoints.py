@@ -80,8 +80,8 @@ def save(folder: str | os.PathLike[str], step: Step, *, keep: int = 2, **more: A
 
 
 def load(folder: str | os.PathLike[str], step: Step) -> dict[str, Any] | None:
-    """Load the last complete checkpoint of a folder into a step, on as many ranks as there are now. Return the
-    `more` values of `save`, or `None` if there is no checkpoint.
+    """Load the last complete checkpoint of a folder into a step, on as many ranks as there are now. Return
+    the `more` values of `save`, or `None` if there is no checkpoint.
     """
     path = latest(folder)
     if path is None:

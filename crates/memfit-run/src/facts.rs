@@ -299,18 +299,22 @@ pub(crate) fn gather(
     let raised = uncaught(&inbox, ended);
     let survived = raised.is_none() && shown.is_some() && ended == Ended::Exited(0);
     let uncaught = raised.or(shown.as_ref().map(|shown| (shown, Cause::default())));
+    let tally = tally(&ledger, setup.values, &inbox);
+    let conditions = conditions(&inbox);
+    // Only runs that assumed values are compared with others.
+    let assumes = !tally.values.is_empty() || !conditions.is_empty();
     Facts {
         ended,
         overhead: stage.overhead().cloned(),
         command: without_secrets(command.words()),
         fullest,
-        tally: tally(&ledger, setup.values, &inbox),
+        tally,
         notes: notes(&inbox, tracks, stage.run_dir(), command),
         repeated: (inbox.processes.values())
             .filter_map(|speaker| speaker.repeated.clone())
             .max_by_key(|(_, count)| *count),
-        conditions: conditions(&inbox),
-        handed_out: HandedOut::by_process(tracks),
+        handed_out: if assumes { HandedOut::by_process(tracks) } else { Vec::new() },
+        conditions,
         interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),
         oom,

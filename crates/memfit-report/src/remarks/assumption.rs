@@ -18,8 +18,8 @@ pub enum Stake {
     /// A count between zero and a bound that follows from the arguments, on which a branch may depend; a run
     /// with the lower bound shows whether the script then needs more memory.
     Count,
-    /// A size or count between zero and a bound that follows from the arguments; a run with the lower bound shows
-    /// whether the script then needs more memory, as where it takes the difference to another number.
+    /// A size or count between zero and a bound that follows from the arguments; a run with the lower bound
+    /// shows whether the script then needs more memory, as where it takes the difference to another number.
     Size,
     /// A size for which the arguments give no bound.
     Unbounded,

@@ -385,7 +385,9 @@ fn what_a_leak_keeps_is_not_saved_by_remedies_for_a_step() {
         run.alloc(kept, 64 * MIB, 64 * MIB);
         let own: Vec<_> = (0..6).map(|_| run.alloc(of_step, 512 * MIB, 512 * MIB)).collect();
         if step < 6 {
-            own.into_iter().for_each(|block| run.free(block));
+            for block in own {
+                run.free(block);
+            }
             let totals = run.totals();
             run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
         }
