@@ -30,8 +30,8 @@
 //!
 //! ## Fix safety
 //! Unsafe: a number, or a tensor without a graph, is stored instead of the tensor. The fix uses `.item()` for
-//! losses and `.detach().cpu()` for everything else; where the values are joined or given to a model later,
-//! it uses `.detach()`.
+//! losses that are only used as numbers, as in `sum(losses) / len(losses)`, and `.detach().cpu()` for everything
+//! else than losses; otherwise, and where the values are joined or given to a model, it uses `.detach()`.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
@@ -110,7 +110,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let way = match (scalar, is_joined) {
             _ if stays => ".detach()",
             (true, true) => ".detach()",
-            (true, false) => ".item()",
+            (true, false) if takes_numbers(&facts.text, &store.target) => ".item()",
+            (true, false) => ".detach()",
             (false, _) => ".detach().cpu()",
         };
         let simple = text.chars().all(|c| c.is_alphanumeric() || "_.()[]'\"".contains(c));
@@ -135,6 +136,30 @@ fn is_joined_and_trained(context: &Context<'_>, store: &Store) -> bool {
                 && pass.site.order > join.site.order
                 && backward.loss.graph.overlaps(&join.result.graph)
         })
+    })
+}
+
+/// Functions that take a list of numbers.
+const OF_NUMBERS: [&str; 10] =
+    ["len", "sum", "min", "max", "mean", "average", "median", "plot", "print", "sorted"];
+
+/// Returns `true` if each use of a container in the text takes numbers in it: `sum(losses) / len(losses)`. What
+/// calls methods of its elements, or may, needs tensors: `[loss.item() for loss in losses]`.
+fn takes_numbers(text: &str, target: &str) -> bool {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    text.match_indices(target).all(|(start, _)| {
+        let (before, after) = (&text[..start], &text[start + target.len()..]);
+        if before.ends_with(|character| is_word(character) || character == '.') || after.starts_with(is_word)
+        {
+            return true;
+        }
+        let callee =
+            before.strip_suffix('(').map(|before| before.rsplit(|c| !is_word(c)).next().unwrap_or(""));
+        let after = after.trim_start_matches([' ', '\t']);
+        // The last element, unless something is called on it.
+        let element = after.strip_prefix("[-1]").is_some_and(|rest| !rest.starts_with('.'));
+        let is_kept = [".append(", ".clear()", "= [", ": list"].iter().any(|start| after.starts_with(start));
+        callee.is_some_and(|callee| OF_NUMBERS.contains(&callee)) || element || is_kept
     })
 }
 
@@ -258,6 +283,26 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
                     ),
                 )
                 .help(format!("store `{text}.detach().cpu()`, and empty the list"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::takes_numbers;
+
+    #[test]
+    fn a_container_takes_numbers_where_nothing_is_called_on_its_elements() {
+        for (text, numbers) in [
+            ("losses = []\nlosses.append(loss)\nprint(sum(losses) / len(losses), losses[-1])", true),
+            ("self.losses = []\nlosses: list = []\nlosses.append(loss)\nplt.plot(losses)", true),
+            ("losses = []\nmore_losses.item()\nlosses.append(loss)\nlosses.clear()", true),
+            ("losses.append(loss)\nprint(sum(loss.item() for loss in losses))", false),
+            ("losses.append(loss)\nprint(losses[-1].item())", false),
+            ("losses.append(loss)\nfor loss in losses: show(loss)", false),
+            ("losses.append(loss)\nreturn losses", false),
+        ] {
+            assert_eq!(takes_numbers(text, "losses"), numbers, "{text}");
         }
     }
 }
