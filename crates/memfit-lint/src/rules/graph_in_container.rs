@@ -30,8 +30,8 @@
 //!
 //! ## Fix safety
 //! Unsafe: a number, or a tensor without a graph, is stored instead of the tensor. The fix uses `.item()` for
-//! losses that are only used as numbers, as in `sum(losses) / len(losses)`, and `.detach().cpu()` for everything
-//! else than losses; otherwise, and where the values are joined or given to a model, it uses `.detach()`.
+//! losses that are only used as numbers, as in `sum(losses) / len(losses)`, and `.detach().cpu()` for
+//! everything but losses; otherwise, and where the values are joined or given to a model, it uses `.detach()`.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
@@ -107,12 +107,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // What joins tensors, or a model that gets them, takes no numbers, and needs them where they are.
         let is_joined = joins(facts, &store.target).next().is_some();
         let stays = is_fed_to_models(context, &store.target) || joined_on_device(facts, &store.target);
-        let way = match (scalar, is_joined) {
-            _ if stays => ".detach()",
-            (true, true) => ".detach()",
-            (true, false) if takes_numbers(&facts.text, &store.target) => ".item()",
-            (true, false) => ".detach()",
-            (false, _) => ".detach().cpu()",
+        let way = match scalar {
+            true if !stays && !is_joined && takes_numbers(&facts.text, &store.target) => ".item()",
+            false if !stays => ".detach().cpu()",
+            _ => ".detach()",
         };
         let simple = text.chars().all(|c| c.is_alphanumeric() || "_.()[]'\"".contains(c));
         findings
@@ -143,8 +141,8 @@ fn is_joined_and_trained(context: &Context<'_>, store: &Store) -> bool {
 const OF_NUMBERS: [&str; 10] =
     ["len", "sum", "min", "max", "mean", "average", "median", "plot", "print", "sorted"];
 
-/// Returns `true` if each use of a container in the text takes numbers in it: `sum(losses) / len(losses)`. What
-/// calls methods of its elements, or may, needs tensors: `[loss.item() for loss in losses]`.
+/// Returns `true` if each use of a container in the text takes numbers in it: `sum(losses) / len(losses)`.
+/// What calls methods of its elements, or may, needs tensors: `[loss.item() for loss in losses]`.
 fn takes_numbers(text: &str, target: &str) -> bool {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     text.match_indices(target).all(|(start, _)| {
@@ -159,7 +157,9 @@ fn takes_numbers(text: &str, target: &str) -> bool {
         // The last element, unless something is called on it.
         let element = after.strip_prefix("[-1]").is_some_and(|rest| !rest.starts_with('.'));
         let is_kept = [".append(", ".clear()", "= [", ": list"].iter().any(|start| after.starts_with(start));
-        callee.is_some_and(|callee| OF_NUMBERS.contains(&callee)) || element || is_kept
+        let is_given =
+            after.starts_with([')', ',']) && callee.is_some_and(|callee| OF_NUMBERS.contains(&callee));
+        is_given || element || is_kept
     })
 }
 
