@@ -31,7 +31,8 @@
 //! ## Fix safety
 //! Unsafe: a number, or a tensor without a graph, is stored instead of the tensor. The fix uses `.item()` for
 //! losses that are only used as numbers, as in `sum(losses) / len(losses)`, and `.detach().cpu()` for
-//! everything but losses; otherwise, and where the values are joined or given to a model, it uses `.detach()`.
+//! everything but losses; otherwise, and where the values are joined or given to a model, it uses
+//! `.detach()`.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
