@@ -19,8 +19,12 @@ fn table(verb: &str) -> String {
         let takes = argument.get_action().takes_values();
         let value = argument.get_value_names().filter(|_| takes).and_then(<[_]>::first).map(|value| {
             let optional = argument.get_num_args().is_some_and(|number| number.min_values() == 0);
-            let sign = if argument.is_require_equals_set() { '=' } else { ' ' };
-            if optional { format!("[{sign}{value}]") } else { format!("{sign}{value}") }
+            match (optional, argument.is_require_equals_set()) {
+                (true, true) => format!("[={value}]"),
+                (true, false) => format!(" [{value}]"),
+                (false, true) => format!("={value}"),
+                (false, false) => format!(" {value}"),
+            }
         });
         let help = argument.get_help().unwrap().to_string();
         let choices: Vec<_> =

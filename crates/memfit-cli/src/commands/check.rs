@@ -33,6 +33,14 @@ pub(crate) fn check(args: &CheckArgs, settings: &Settings, printer: &Printer) ->
     if args.diff {
         let changes = diff(&report, args, &config)?;
         printer.verbatim(&changes);
+        let fixes =
+            report.files.iter().flat_map(|source| &source.findings).filter_map(|found| found.fix.as_ref());
+        let unsafe_fixes = fixes.filter(|fix| !fix.safe).count();
+        if unsafe_fixes > 0 && !args.unsafe_fixes {
+            let (are, show) = if unsafe_fixes == 1 { ("fix needs", "it") } else { ("fixes need", "them") };
+            printer
+                .remark(&format!("{unsafe_fixes} more {are} a review: `--diff --unsafe-fixes` shows {show}"));
+        }
         return Ok(exit(&report, args, settings));
     }
     let mut fixed = 0;

@@ -18,41 +18,31 @@ pub(super) fn is_on(analysis: &Analysis<'_>) -> bool {
     is_around_the_call(analysis) || weights_are_cast(analysis)
 }
 
-/// Estimated effect of autocast on activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Savings {
-    pub(super) bytes: u64,
-    /// `true` if operations that stay in 32 bits take part of the activations.
-    pub(super) some_stay: bool,
-}
-
-/// Estimates what autocast saves of the activations for which `of` holds.
+/// Estimates the bytes that autocast saves of the activations for which `of` holds.
 ///
 /// An activation is kept by the operation that made it, if that saves its result, and by the next one, which
 /// saves its input. Both keep it in their own precision: between a convolution and a normalisation there may
 /// be a copy in each, and autocast may then take more memory instead of less.
-pub(super) fn savings(analysis: &Analysis<'_>, of: impl Fn(&Life) -> bool) -> Savings {
+pub(super) fn savings(analysis: &Analysis<'_>, of: impl Fn(&Life) -> bool) -> u64 {
     let timeline = &analysis.timeline;
     let mut lives: Vec<&Life> = timeline.live().filter(|life| of(life)).collect();
     lives.sort_by_key(|life| life.index);
     let operation = |life: &Life| timeline.origins.get(life.block.stack).operation;
     let (mut own, mut cast) = (0_u64, 0_u64);
     let mut is_full = false;
-    let mut some_stay = false;
     for (place, life) in lives.iter().enumerate() {
         let made = operation(life);
         is_full = made.cast.is_full(is_full);
         let next = lives.get(place + 1).map_or(Cast::Input, |next| operation(next).cast);
         let read_full = next.is_full(is_full);
         let bytes = |full: bool| if full { life.block.bytes } else { life.block.bytes / 2 };
-        some_stay |= is_full || read_full;
         own += life.block.bytes;
         cast += bytes(read_full);
         if made.saves_result && read_full != is_full {
             cast += bytes(is_full);
         }
     }
-    Savings { bytes: own.saturating_sub(cast), some_stay }
+    own.saturating_sub(cast)
 }
 
 /// Returns `true` if a frame of the model's call is inside a `with` block of autocast.

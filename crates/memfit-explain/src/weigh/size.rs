@@ -203,17 +203,10 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
             offload,
         ));
         let savings = autocast::savings(analysis, of_step);
-        if !autocast::is_on(analysis) && savings.bytes > 0 {
+        if !autocast::is_on(analysis) && savings > 0 {
             let apply = around_the_model(analysis, Lever::AutocastBf16);
-            let effect = if savings.some_stay {
-                "activations of convolutions and matrix products take half the memory; normalisation layers, softmax and losses stay in 32 bits"
-            } else {
-                "activations take about half the memory"
-            };
-            let how = format!(
-                "run the forward pass under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: {effect}"
-            );
-            fixes.push(modelled_fix(analysis, Lever::AutocastBf16, savings.bytes, how, apply));
+            let how = "run the forward pass under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations of convolutions and matrix products take half the memory; normalisation layers, softmax and losses stay in 32 bits";
+            fixes.push(modelled_fix(analysis, Lever::AutocastBf16, savings, how.to_owned(), apply));
         }
     }
     if graph {

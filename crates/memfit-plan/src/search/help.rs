@@ -90,7 +90,7 @@ impl<T: Trial> Search<'_, T> {
         self.reject(
             name,
             format!(
-                "copying the {:.2} GiB of `{}` takes {way:.1} ms each way, and computing {:.1} ms: {exposed:.1} ms would not overlap, and recomputing takes {:.1} ms",
+                "slower than recomputing: copying the {:.2} GiB of `{}` takes {way:.1} ms each way, beside {:.1} ms of computing, so that {exposed:.1} ms would not overlap; recomputing takes {:.1} ms",
                 gib(block.kept),
                 block.name,
                 block.busy_ns as f64 / 1e6,

@@ -25,6 +25,10 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     for (text, rows) in notes(report) {
         out.push_str(&canvas.wrapped("note: ", DIM, &format!("{}: {text}", names(&rows))));
     }
+    for row in report.rows.iter().filter(|row| row.verdict == CardVerdict::FitsWithPlan) {
+        let plan = row.chosen.as_ref().map(super::plan::in_short).unwrap_or_default();
+        out.push_str(&canvas.wrapped("plan: ", DIM, &format!("{}: {plan}", row.gpu)));
+    }
     for note in &report.notes {
         out.push_str(&canvas.wrapped("note: ", DIM, note));
     }
@@ -72,6 +76,10 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
     let dot = canvas.dot();
     let mut parts = Vec::new();
     if report.problem.is_none() {
+        match count(|verdict| verdict == CardVerdict::FitsWithPlan) {
+            0 => {}
+            planned => parts.push(format!("{planned} of them with a plan")),
+        }
         if rest > 0 {
             parts.push(format!("{rest} {} not fit", if rest == 1 { "does" } else { "do" }));
         }

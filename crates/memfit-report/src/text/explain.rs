@@ -194,6 +194,7 @@ pub(super) fn fixes(
             (Some(true), Proof::Replayed | Proof::Modelled) => "enough for this request",
             (Some(false), Proof::Run) => "not enough: confirmed by a run",
             (Some(false), Proof::Replayed | Proof::Modelled) => "not enough by itself",
+            (None, _) if fix.card.is_none() => "unknown whether enough",
             (None, _) => "",
         };
         let mut head = fix.lever.to_string();
