@@ -51,7 +51,7 @@ def test_every_assumption_names_the_lines_that_read_the_value(tmp_path: Path) ->
     assert by_text == {
         "the size of `nonzero` depends on computed values": {"select", "forward", "train"},
         "the number of true entries of a mask": {"count"},
-        "a count that only a GPU can compute": {"count"},
+        "a count or random number that only a GPU can compute": {"count"},
         "a value that only a GPU can compute": {"log"},
         "a condition on computed values": {"branch"},
     }

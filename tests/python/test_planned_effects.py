@@ -29,7 +29,7 @@ scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, each, [2])""",
     "saves checkpoints": (
         "import io",
         "",
-        """torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, "checkpoint.pt")
+        """torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, io.BytesIO())
         torch.save(net, io.BytesIO())""",
         "",
     ),

@@ -37,7 +37,7 @@ def test_the_first_fix_is_proven_by_a_second_run(too_big: tuple[Run, Path]) -> N
     # The figures are those of the unchanged script, which stays unchanged.
     assert report["peak"]["reserved"] > proof["peak"]["reserved"]
     assert "checkpoint" not in (BROKEN / "too_big.py").read_text()
-    assert "running again with line" in too_big[0].stderr
+    assert "running again with checkpointing" in too_big[0].stderr
     assert all(fix["evidence"] != "run" for fix in report["fixes"][1:])
 
 
@@ -168,7 +168,7 @@ def test_a_run_that_completes_confirms_a_remedy_under_the_same_assumptions(tmp_p
     first = answer.report["fixes"][0]
     assert (first["lever"], first["evidence"], first["fits"]) == ("keep-on-cpu", "run", True), first
     assert (first["proof"]["verdict"], first["proof"]["steps"]) == ("fits", 40)
-    assert answer.stderr.count("running again with line") == 1, answer.stderr
+    assert answer.stderr.count("running again with keep-on-cpu") == 1, answer.stderr
     assert "running again with a GPU" not in answer.stderr
 
 
