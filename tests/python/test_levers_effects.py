@@ -201,9 +201,7 @@ def micro_batch() -> None:
     model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
     step = memfit.Step(model, adam(model), language_loss, levers={"micro-batch": 1}, allow="changes-training")
     # The first divided batches are compared with the whole batch, which runs further passes.
-    for _ in range(8):
-        step(TOKENS)
-    sizes.clear()
+    _, _ = [step(TOKENS) for _ in range(8)], sizes.clear()
     step(TOKENS)
     assert sizes == [1] * len(TOKENS)
 
