@@ -26,8 +26,10 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
         out.push_str(&canvas.wrapped("note: ", DIM, &format!("{}: {text}", names(&rows))));
     }
     for row in report.rows.iter().filter(|row| row.verdict == CardVerdict::FitsWithPlan) {
-        let plan = row.chosen.as_ref().map(super::plan::in_short).unwrap_or_default();
-        out.push_str(&canvas.wrapped("plan: ", DIM, &format!("{}: {plan}", row.gpu)));
+        if let Some(plan) = &row.chosen {
+            let plan = super::plan::in_short(plan);
+            out.push_str(&canvas.wrapped("plan: ", DIM, &format!("{}: {plan}", row.gpu)));
+        }
     }
     for note in &report.notes {
         out.push_str(&canvas.wrapped("note: ", DIM, note));

@@ -340,10 +340,23 @@ fn a_model_too_large_for_any_way_to_spread_it_is_searched_on_one_gpu() {
     let mut world = World { model: 400 * GIB, batch: 8, ..World::new() };
     let answer = spread(&mut world, 1);
     assert_eq!(answer.verdict, Verdict::DoesNotFit);
-    assert_eq!(why(&answer), "no way to spread it could be run");
+    assert!(
+        why(&answer).contains("shard 8: parameters and gradients alone take 50.00 GiB"),
+        "{}",
+        why(&answer)
+    );
     // The levers were searched for nevertheless.
     let considered = |rejected: &Rejected| rejected.why.contains("it is not enough");
     assert!(answer.rejected.iter().any(considered), "{:?}", answer.rejected);
+}
+
+#[test]
+fn a_plan_for_one_gpu_is_found_where_the_batch_must_not_be_shared() {
+    let mut world = World { couples_samples: true, model: GIB, budget: 9 * GIB, ..World::new() };
+    let answer = spread(&mut world, 1);
+    assert_eq!(answer.verdict, Verdict::FitsWithPlan, "{answer:?}");
+    assert!(answer.chosen.as_ref().is_some_and(|chosen| chosen.candidate.parallel.is_none()), "{answer:?}");
+    assert!(why(&answer).contains("batch normalisation"), "{}", why(&answer));
 }
 
 #[test]
