@@ -189,11 +189,11 @@ fn one_command(
     }
     let cuda = found.torch.as_deref().and_then(cuda_major).unwrap_or(UNKNOWN_CUDA);
     if !found.grows
-        && let Some(judged) = fitting.clone().find(|judged| Growth::of_run(&judged.report).is_some())
+        && let Some((judged, growth)) =
+            fitting.clone().find_map(|judged| Some((judged, Growth::of_run(&judged.report)?)))
     {
         found.grows = true;
-        let growth = Growth::of_run(&judged.report).map(Growth::with_advice).unwrap_or_default();
-        found.notes.push(format!("on {}, {growth}", judged.device.id));
+        found.notes.push(format!("on {}, {}", judged.device.id, growth.with_advice()));
     }
     for judged in &rows {
         for count in counts {

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use std::path::Path;
+mod support;
 
 use memfit_lint::{Config, check_paths};
+use support::files_with_finding;
 
 const EVALUATION: &str = "\
 import torch
@@ -19,20 +20,6 @@ def evaluate(model, loader):
 /// Returns the files in which an evaluation with gradients is found.
 fn files_with_eval_finding(files: &[(&str, &str)]) -> Vec<String> {
     files_with_finding("eval-without-no-grad", files)
-}
-
-/// Returns the files in which a rule finds something.
-fn files_with_finding(rule: &str, files: &[(&str, &str)]) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, text) in files {
-        let path = folder.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-    let config = Config { select: vec![rule.to_owned()], ..Config::default() };
-    let report = check_paths(&[folder.path().to_owned()], &config).unwrap();
-    let name = |path: &Path| path.strip_prefix(folder.path()).unwrap().display().to_string();
-    report.files.iter().map(|source| name(&source.path)).collect()
 }
 
 #[test]

@@ -193,10 +193,12 @@ class Effects:
         if any(each.alias_info is not None for each in func._schema.returns):
             # A view shares the memory of its base, so it makes none.
             return
-        for output in outputs:
-            self._made.add(_memory(output))
-            if output.shape in shapes and output.numel() > 1:
-                self._derived[output] = _described(func)
+        self._made.update(map(_memory, outputs))
+        derived = [output for output in outputs if output.shape in shapes and output.numel() > 1]
+        # One operation may make a tensor for each of many parameters.
+        described = _described(func) if derived else None
+        for output in derived:
+            self._derived[output] = described
 
 
 class _Between(TorchDispatchMode):

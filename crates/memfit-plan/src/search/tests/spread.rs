@@ -397,22 +397,28 @@ fn missed(world: &mut World, machines: u32) -> Option<String> {
     }
 }
 
+/// A world of these sizes and times.
+fn drawn(sizes: (u64, u64, u64), times: (u32, u32, u32), gpus: u32, machines: u32) -> World {
+    let ((model, kept, budget), (near, far, sample)) = (sizes, times);
+    World {
+        model: model * GIB / 2,
+        kept: kept * GIB / 256,
+        budget: budget * GIB,
+        near_ms: f64::from(near),
+        far_ms: f64::from(far),
+        sample_ms: f64::from(sample) / 4.0,
+        batch: 8 * u64::from(gpus * machines),
+        gpus,
+        ..World::new()
+    }
+}
+
 #[test]
 fn rare_worlds_are_searched_as_well() {
     // Model, kept, budget, near, far, sample, GPUs.
     for numbers in [(3, 50, 4, 1, 5, 31, 4), (2, 49, 7, 1, 5, 4, 2)] {
         let (model, kept, budget, near, far, sample, gpus) = numbers;
-        let mut world = World {
-            model: model * GIB / 2,
-            kept: kept * GIB / 256,
-            budget: budget * GIB,
-            near_ms: f64::from(near),
-            far_ms: f64::from(far),
-            sample_ms: f64::from(sample) / 4.0,
-            batch: 8 * u64::from(gpus),
-            gpus,
-            ..World::new()
-        };
+        let mut world = drawn((model, kept, budget), (near, far, sample), gpus, 1);
         assert_eq!(missed(&mut world, 1), None, "{numbers:?}");
     }
 }
@@ -431,17 +437,7 @@ proptest! {
         gpus in prop::sample::select(vec![2_u32, 4, 8]),
         machines in prop::sample::select(vec![1_u32, 2, 4]),
     ) {
-        let mut world = World {
-            model: model * GIB / 2,
-            kept: kept * GIB / 256,
-            budget: budget * GIB,
-            near_ms: f64::from(near),
-            far_ms: f64::from(far),
-            sample_ms: f64::from(sample) / 4.0,
-            batch: 8 * u64::from(gpus * machines),
-            gpus,
-            ..World::new()
-        };
+        let mut world = drawn((model, kept, budget), (near, far, sample), gpus, machines);
         prop_assert_eq!(missed(&mut world, machines), None);
     }
 }
