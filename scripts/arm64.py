@@ -33,6 +33,7 @@ import build  # noqa: E402
 import emulated  # noqa: E402
 
 TABLE = ROOT / "measurements/arm64.md"
+KEPT = ROOT / "measurements/arm64.json"
 # The command in the emulated system, which sees the project and the packages.
 INSIDE = ("env", "--chdir=/memfit", "PYTHONPATH=/site", "python3", "-m", "memfit")
 # Emulated, everything takes ten to thirty times as long.
@@ -96,7 +97,7 @@ class Results:
 
     def save(self) -> None:
         self.kept = self.read() | {part: self.kept[part] for part in self.own}
-        self.path.write_text(json.dumps(self.kept, indent=1))
+        self.path.write_text(json.dumps(self.kept, indent=1) + "\n")
         lines = ["# Linux on ARM", "", f"Written by `make arm64` ({commit()}, {datetime.date.today()}).", ""]
         for part, page in (("peaks", peaks_page), ("rust", rust_page)):
             found = self.kept.get(part, {}).get("found")
@@ -329,7 +330,7 @@ def main() -> None:
     folder = arguments.folder.resolve()
     emulated.require(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    results = Results(folder / "results.json")
+    results = Results(KEPT)
     if arguments.only != "rust":
         peaks(folder, results, arguments.memfit.absolute(), arguments.wheel)
     if arguments.only != "peaks":
