@@ -76,6 +76,9 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
         count => format!("{count} times"),
     };
     let mut changes = Vec::new();
+    if let Some(samples) = micro_batch(&exception.traceback) {
+        changes.push(format!("`memfit.Step` ran a part of a batch by itself ({samples})"));
+    }
     // Tensors with such a size are not followed through the program.
     let reached = facts.cause.reached;
     let read: &[Stake] = match (reached, is_of_type(exception)) {
@@ -128,6 +131,15 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     changes
 }
 
+/// Samples of the micro-batch in which `memfit.Step` says that an error occurred.
+fn micro_batch(traceback: &str) -> Option<&str> {
+    let note = traceback.lines().find_map(|line| line.trim_start().strip_prefix(IN_MICRO_BATCH))?;
+    Some(note.split_once(": ").map_or(note, |(samples, _)| samples))
+}
+
+/// Start of the note that `memfit.Step` adds to an error of the user's code in a micro-batch.
+const IN_MICRO_BATCH: &str = "this error occurred in a micro-batch, ";
+
 /// Returns `true` if an object is of a type that lacks an attribute: no other size of a tensor changes that.
 fn is_of_type(exception: &Exception) -> bool {
     exception.r#type == "AttributeError" && exception.message.contains("' object has no attribute '")
@@ -175,6 +187,18 @@ fn names_file(text: &str, message: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_note_on_a_micro_batch_names_its_samples() {
+        let raised = "Traceback (most recent call last):\nValueError: one sample\n";
+        assert_eq!(micro_batch(raised), None);
+        for (note, samples) in [
+            ("samples 0 to 1 of 8", "samples 0 to 1 of 8"),
+            ("samples 4 to 5 of 5: splitting the batch changes training results", "samples 4 to 5 of 5"),
+        ] {
+            assert_eq!(micro_batch(&format!("{raised}{IN_MICRO_BATCH}{note}\n")), Some(samples));
+        }
+    }
 
     #[test]
     fn a_file_error_is_about_the_file_that_it_quotes() {

@@ -12,8 +12,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Space, Status, TrainError, Window, cache::Cache,
-    ceiling::Ceiling, predictor::largest, split, split_by_cost, split_in_pairs,
+    Fault, Growth, Outcome, Part, Predictor, ScaleHistory, Space, Status, TrainError, Window,
+    cache::Cache,
+    ceiling::Ceiling,
+    predictor::largest,
+    split,
+    split::{in_pairs, pair_the_last},
+    split_by_cost,
 };
 
 /// Default maximum of attempts at one window: enough to halve any batch down to one sample.
@@ -81,16 +86,19 @@ impl Batch {
     fn cut(&mut self, most: u32, pairs: bool) {
         let start = self.covered();
         let most = most as usize;
-        let rest = match &self.costs {
+        let mut rest = match &self.costs {
             // Padded to the largest sample, `most` samples fit; smaller samples are grouped in larger
             // numbers.
             Some(costs) => {
                 let largest = costs.iter().copied().max().unwrap_or(1).max(1);
                 split_by_cost(&costs[start..], self.items, largest.saturating_mul(most as u64))
             }
-            None if pairs => split_in_pairs(self.items - start, most),
             None => split(self.items - start, most),
         };
+        if pairs && most > 1 {
+            // Two of the largest samples fit, so the last one may always get another.
+            pair_the_last(&mut rest);
+        }
         self.parts.extend(rest.into_iter().map(|part| start + part.start..start + part.end));
     }
 }
@@ -245,8 +253,10 @@ impl Controller {
             if sure {
                 entry.cut(most, self.settings.pairs);
             } else {
-                let start = entry.covered();
-                entry.parts.push(start..(start + most as usize).min(entry.items));
+                let (start, most) = (entry.covered(), most as usize);
+                let left = entry.items - start;
+                let size = if self.settings.pairs { in_pairs(left, most) } else { most.min(left) };
+                entry.parts.push(start..start + size);
             }
         }
         let entry = &self.batches[batch];

@@ -33,7 +33,7 @@ pub use growth::{Growth, Leak};
 pub use noise::{NoiseEstimate, NoiseSample, NoiseScale};
 pub use predictor::Predictor;
 pub use scale::{ScaleHistory, ScaleTrouble};
-pub use split::{Part, smaller_micro_batch, split, split_by_cost, split_in_pairs};
+pub use split::{Part, smaller_micro_batch, split, split_by_cost};
 pub use stop::{Remedy, remedies, requested_bytes};
 pub use update::{Update, UpdateNeed};
 pub use window::Window;

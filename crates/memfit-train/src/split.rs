@@ -13,17 +13,26 @@ pub fn split(items: usize, most: usize) -> Vec<Part> {
     (0..items).step_by(most).map(|start| start..(start + most).min(items)).collect()
 }
 
-/// Splits as [`split`] does, but leaves no single sample at the end if the part before can give one.
-pub fn split_in_pairs(items: usize, most: usize) -> Vec<Part> {
-    let mut parts = split(items, most);
-    if let [.., before, last] = parts.as_mut_slice()
+/// Leaves no single sample at the end if the part before can give one.
+pub(crate) fn pair_the_last(parts: &mut [Part]) {
+    if let [.., before, last] = parts
         && last.len() == 1
         && before.len() > 2
     {
         before.end -= 1;
         last.start -= 1;
     }
-    parts
+}
+
+/// Number of samples of the next part of `left`, where `most` were intended: at least two, and never all but
+/// one of them.
+pub(crate) fn in_pairs(left: usize, most: usize) -> usize {
+    let most = most.max(2).min(left);
+    match left - most {
+        1 if most > 2 => most - 1,
+        1 => left,
+        _ => most,
+    }
 }
 
 /// Splits samples of different sizes into parts of at most `most` samples with a padded cost (the largest
@@ -73,11 +82,16 @@ mod tests {
     }
 
     #[test]
-    fn none_is_left_alone() {
-        assert_eq!(split_in_pairs(9, 4), [0..4, 4..7, 7..9]);
-        assert_eq!(split_in_pairs(5, 2), [0..2, 2..4, 4..5]);
-        assert_eq!(split_in_pairs(1, 4), split(1, 4));
-        assert_eq!(split_in_pairs(8, 4), split(8, 4));
+    fn the_last_sample_is_paired() {
+        for (mut parts, paired) in [
+            (split(9, 4), vec![0..4, 4..7, 7..9]),
+            (split(5, 2), vec![0..2, 2..4, 4..5]),
+            (split(1, 4), split(1, 4)),
+            (split(8, 4), split(8, 4)),
+        ] {
+            pair_the_last(&mut parts);
+            assert_eq!(parts, paired);
+        }
     }
 
     #[test]
@@ -88,6 +102,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn parts_in_pairs_leave_none_alone(items in 2usize..200, most in prop::collection::vec(0usize..9, 200)) {
+            let mut left = items;
+            for most in most {
+                if left == 0 {
+                    break;
+                }
+                let size = in_pairs(left, most);
+                prop_assert!((2..=left).contains(&size), "{size} of {left}");
+                prop_assert!(size <= most.max(2) || size == 3);
+                left -= size;
+            }
+            prop_assert_eq!(left, 0);
+        }
+
         #[test]
         fn every_sample_is_in_one_part(items in 0usize..400, most in 0usize..50) {
             let parts = split(items, most);

@@ -86,6 +86,24 @@ fn in_pairs_no_sample_is_left_alone() {
 }
 
 #[test]
+fn in_pairs_the_careful_start_leaves_none_alone_either() {
+    for items in 2..40 {
+        for costs in [None, Some((0..u64::from(items)).map(|index| 1 + index % 3).collect())] {
+            let mut controller = controller(Settings { careful: true, pairs: true, ..Settings::default() });
+            controller.arrive("shape", 1, items, costs, f64::from(items)).expect("a batch");
+            let mut sizes = Vec::new();
+            while let Some(Turn { part, watched, .. }) = controller.next(0, || Some(space(1 << 20))) {
+                let size = u32::try_from(part.len()).expect("small");
+                controller.passed(0, size, watched.then_some(100 + 10 * u64::from(size)));
+                sizes.push(size);
+            }
+            assert_eq!(sizes.iter().sum::<u32>(), items);
+            assert!(sizes.iter().all(|size| *size > 1), "{items}: {sizes:?}");
+        }
+    }
+}
+
+#[test]
 fn a_room_that_differs_by_little_changes_no_size() {
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     let mut device = Device::new(400);
