@@ -10,12 +10,14 @@ from torch import nn
 
 from memfit._levers.saying import warn
 
+from .device import computes
 from .faults import is_memory
 
 # Above this total size, the copies are kept in host memory.
 _MAX_DEVICE_BYTES = 64 << 20
 # Number of windows after which the model's modules are listed again.
 _LIST_INTERVAL = 64
+_NORM = nn.modules.batchnorm._NormBase
 
 
 class _Slot(NamedTuple):
@@ -130,11 +132,16 @@ class Buffers:
                 }
         if self._copies_all and self._slots:
             # Batch normalisation updates its statistics without a new version, so all buffers are compared
-            # once.
+            # once. On a virtual GPU, which has no values to compare, its buffers count as changed.
+            norms = {
+                id(module._buffers)
+                for module in self._owners
+                if isinstance(module, _NORM) and module.training
+            }
             self._changing |= {
                 path
                 for (path, table, name), copy in zip(self._copied, self._copies, strict=True)
-                if not _is_same(copy, table.get(name))
+                if (not _is_same(copy, table.get(name)) if computes() else id(table) in norms)
             }
         if self._copies_all or len(self._changing) > before:
             self._copies_all = False

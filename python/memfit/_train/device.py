@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,12 @@ def device_of(model: nn.Module, device: torch.device | str | None) -> tuple[torc
     # A model on several devices moves its inputs itself.
     cuda = sorted((place for place in places if place.type == "cuda"), key=lambda place: place.index or 0)
     return (cuda[0] if cuda else torch.device("cpu")), not places
+
+
+def computes() -> bool:
+    """Return `True` if operations compute values; on a virtual GPU they do not."""
+    session = getattr(sys.modules.get("memfit_probe.session"), "_session", None)
+    return not getattr(session, "virtual", False)
 
 
 def room(device: torch.device) -> tuple[int, int]:

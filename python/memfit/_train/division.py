@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -319,12 +318,6 @@ def _method(found: Verification) -> str:
 def is_batch_norm(module: nn.Module) -> bool:
     """Return `True` if a module computes statistics over the batch on this rank."""
     return isinstance(module, _BATCH_NORM) and not isinstance(module, nn.SyncBatchNorm)
-
-
-def computes() -> bool:
-    """Return `True` if operations compute values; on a virtual GPU they do not."""
-    session = getattr(sys.modules.get("memfit_probe.session"), "_session", None)
-    return not getattr(session, "virtual", False)
 
 
 def is_compiled(model: nn.Module) -> bool:

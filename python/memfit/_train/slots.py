@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 # Values that are saved as they are.
 PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, tuple)
@@ -136,10 +136,21 @@ _MODULE_TABLES = frozenset(vars(nn.Module()))
 
 
 def _equal(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
     try:
-        return type(one) is type(other) and bool(one == other)
+        (leaves, structure), (others, other_structure) = tree_flatten(one), tree_flatten(other)
+        # No tensor is compared, nor an object that may hold one: the host would have to wait for the GPU.
+        return structure == other_structure and all(
+            left is right or (type(left) is type(right) and _is_on_host(left) and bool(left == right))
+            for left, right in zip(leaves, others, strict=True)
+        )
     except Exception:
         return False
+
+
+def _is_on_host(leaf: Any) -> bool:
+    return is_array(leaf) or type(leaf) in (int, float, complex, bool, str, bytes)
 
 
 def _same_entries(before: Any, now: Any) -> bool:

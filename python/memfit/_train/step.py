@@ -15,9 +15,9 @@ from memfit._levers.saying import warn
 
 from .batches import Batch
 from .caching import Embed, Embedded
-from .device import Meter, device_of
+from .device import Meter, computes, device_of
 from .differences import Verification
-from .division import Division, computes, is_batch_norm
+from .division import Division, is_batch_norm
 from .exactness import Exactness
 from .faults import StepDoesNotFit
 from .noise import Noise, NoiseScale

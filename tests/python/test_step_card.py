@@ -1,0 +1,94 @@
+"""`memfit.Step` on a virtual card, where the first batch starts with small parts and no value is computed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import memfit
+from runs import invoke
+from support import on_device, through_memfit
+
+LOOPS = """
+import copy, sys, warnings
+sys.path.insert(0, TESTS)
+import memfit, torch
+from test_step_equivalence import ALL, SIZES, total
+from torch.utils._pytree import tree_map_only
+
+warnings.simplefilter("ignore")
+ran, failed = [], {}
+for name, loop in ALL.items():
+    generator = torch.Generator().manual_seed(3)
+    try:
+        model = loop.build().double().cuda()
+        data = [loop.data(generator, size) for size in SIZES]
+        data = tree_map_only(torch.Tensor, torch.Tensor.cuda, data)
+        plain = copy.deepcopy(model)
+        loss = loop.loss(plain)
+        for batch in data:
+            total(loss(plain, copy.deepcopy(batch))).backward()
+    except (RuntimeError, ValueError):
+        continue  # Its tensors have to be on the host.
+    ran.append(name)
+    try:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        step = memfit.Step(model, optimizer, loop.loss(model), allow="changes-training", **loop.settings)
+        for batch in data:
+            step(batch)
+    except Exception as error:
+        failed[name] = repr(error)
+answer(ran=ran, failed=failed)
+"""
+"""Trains those loops of `test_step_equivalence.py` that run on a card."""
+
+TRAINING = """
+import memfit, torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)).cuda()
+sizes = []
+
+def loss(model, batch):
+    sizes.append(len(batch[0]))
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+def train(samples, **settings):
+    sizes.clear()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = memfit.Step(model, optimizer, loss, allow="changes-training", **settings)
+    step((torch.randn(samples, 32).cuda(), torch.randint(0, 10, (samples,)).cuda()))
+    return list(sizes)
+"""
+"""Trains one step, and returns the sizes of its micro-batches."""
+
+
+def test_no_micro_batch_of_the_first_step_has_a_single_sample(tmp_path: Path) -> None:
+    counts = list(range(2, 20))
+    found = on_device(f"{TRAINING}\nanswer(found=[train(samples) for samples in {counts}])", tmp_path).said
+    assert [sum(sizes) for sizes in found["found"]] == counts
+    assert all(size > 1 for sizes in found["found"] for size in sizes), found
+
+
+def test_an_error_that_the_division_may_have_caused_is_not_blamed_on_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{TRAINING}\ntrain(8, micro_batch=1)\n")
+    told = invoke(["run", "--gpu", "t4", "--", "python", str(script)], tmp_path)
+    text = " ".join(told.stdout.split())
+    assert "memfit may have caused this failure" in text, told.stdout
+    assert "`memfit.Step` ran a part of a batch by itself (samples 0 to 1 of 8)" in text
+
+
+def test_loops_of_many_kinds_train_and_memfit_reads_no_value_of_them(tmp_path: Path) -> None:
+    code = f"TESTS = {str(Path(__file__).parent)!r}\n{LOOPS}"
+    # One run, with the values as they are assumed first.
+    found = on_device(code, tmp_path, start=partial(through_memfit, options=("--sizes", "1")))
+    assert found.said["failed"] == {}
+    assert len(found.said["ran"]) > 80
+    lines = [line for value in found.report["fidelity"]["values"] for line in value["lines"]]
+    package = str(Path(memfit.__file__).parent)
+    assert lines, "the losses themselves read some"
+    own = [line for line in lines if line.startswith(package)]
+    # A loss whose own backward pass reads a value has no other line.
+    assert all(line.endswith("._backward") for line in own), own
