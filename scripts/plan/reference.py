@@ -390,13 +390,16 @@ def main() -> None:
 
 TEXT = """# Plans for the reference cases
 
-Made by `scripts/plan/reference.py`, whose head says how. Every figure is the virtual card's: memory is the card's peak with what lies
-outside the allocator at its upper bound, on a card with 3 % of its memory set aside; time is the estimate of one optimizer
-step of the script's own global batch. The habits stand in the script's own precision, and with those levers of the plan that neither
-divide the batch nor compute again. A model with dropout is given no share of PyTorch's budget below the whole: its gradients would be wrong
-(docs/plan.md). The seconds depend on how busy the machine was (often several times its two processors), and on
-how it was built: these are of the installed program. The processor's seconds tell more. "in the search" is what the planner itself ran on
-the card; an empty cell, and a case of the script's that has no row, was not run yet: the script goes on with it.
+`scripts/plan/reference.py` writes this page: it plans for each case, runs the script with the plan, and then with one sample
+more in each micro-batch. The other columns are what people change by hand: half of the batch with gradient accumulation,
+every block recomputed (activation checkpointing), and PyTorch's memory budget for compiled models; in the script's own
+precision, and again with the plan's other levers.
+
+- All runs are on virtual GPUs: nothing here was measured on a real one. Memory is the peak of the whole GPU, with everything
+  outside PyTorch's allocator at its upper bound, on a GPU with 3 % of its memory reserved. Times are estimates of one
+  optimizer step with the script's global batch.
+- A model with dropout gets no budget below 1.0 in compiled models: its gradients would be wrong ([why](../docs/plan.md)).
+- "runs" are those of the search; its seconds depend on what else the machine did. An empty cell was not run.
 
 """
 
