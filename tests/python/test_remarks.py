@@ -53,6 +53,9 @@ ELSEWHERE = {
     "torch-untried": (REMARKS, "Remark::TorchUntried"),
     "trainer-kept": (HERE, '"trainer-kept": '),
     "trainer-settings": (HERE, '"trainer-settings": '),
+    "one-gpu-used": ("tests/python/test_several_gpus.py", "only GPU 0 of 2 was used"),
+    "uneven-gpus": ("tests/python/test_several_gpus.py", "the GPUs are used unevenly"),
+    "data-parallel": ("tests/python/test_several_gpus.py", "`nn.DataParallel` copies the model"),
 }
 
 # Libraries, stand-ins, the clock at its upper bound: one script does them all.

@@ -157,6 +157,7 @@ mod tests {
             parallel,
             parallel_label: parallel.map(|_| Label::Rounding),
             ranks: Vec::new(),
+            gpus_used: 1,
             bound_by: None,
             peak,
             step_ms_estimate: Some(7.0),

@@ -52,7 +52,8 @@ impl Origin {
     pub fn from_source(source: &str) -> Self {
         match source {
             _ if source.starts_with("calibrated") => Self::Calibrated,
-            _ if source.starts_with("modelled") => Self::Modelled,
+            // Also where published figures of other devices are the base.
+            _ if source.contains("modelled") => Self::Modelled,
             _ => Self::Published,
         }
     }

@@ -80,6 +80,8 @@ pub struct Outcome {
     pub step_ms_high: Option<f64>,
     /// Work of the GPU in a step.
     pub busy: Busy,
+    /// Number of GPUs that the run used.
+    pub gpus_used: u32,
     /// Levers that could not be applied, with reasons.
     pub refused: Vec<(String, String)>,
     /// Error type, message and line, if the steps failed for another reason than memory.

@@ -17,10 +17,12 @@ mod doctor;
 mod explain;
 mod gpus;
 mod growth;
+mod moment;
 mod plan;
 mod replay;
 mod rules;
 mod run;
+mod several;
 mod shrink;
 mod watch;
 

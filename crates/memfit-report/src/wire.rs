@@ -44,8 +44,8 @@ pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, Rep
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{
     AssumedValue, AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity,
-    Host, ModuleBytes, NotRun, Oom, Outside, OutsideModules, OutsidePart, Peak, PeakEnd, PeakInterval,
-    PossibleEffect, Problem, Rank, RunReport, Script, Time, Verdict,
+    GpuPeak, Host, ModuleBytes, NotRun, Oom, Outside, OutsideModules, OutsidePart, Peak, PeakEnd,
+    PeakInterval, PossibleEffect, Problem, Rank, RunReport, Script, Time, Verdict,
 };
 pub use shrink::{ShrinkBytes, ShrinkLever, ShrinkReport, ShrinkRow, ShrinkSaved};
 pub use watch::{WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun};

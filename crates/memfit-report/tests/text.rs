@@ -11,12 +11,12 @@ use memfit_devices::{
 use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
-    CalibrateReport, CardKind, Check, CodeLine, DoctorReport, ExplainFix, ExplainReport, FixProof, Health,
-    NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom, WatchedProcess,
-    WatchedRun, schema,
+    CalibrateReport, CardKind, Check, CodeLine, Coverage, DoctorReport, ExplainFix, ExplainReport, FixProof,
+    Health, ModuleBytes, NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom,
+    WatchedProcess, WatchedRun, schema,
 };
 use memfit_vocabulary::{Phase, Remark};
-use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
+use support::{MIB, all, failed, fits, oom, recovered, two_ranks, unknown};
 
 /// The text without ANSI styles.
 fn plain(report: &RunReport, width: usize, unicode: bool) -> String {
@@ -217,6 +217,52 @@ fn a_run_that_cannot_tell() {
 #[test]
 fn a_run_of_two_ranks() {
     insta::assert_snapshot!("two_ranks", plain(&two_ranks(), 80, true));
+}
+
+#[test]
+fn modules_that_are_alike_are_counted_and_numbers_with_more_digits_are_alike() {
+    let module = |name: &str, bytes| ModuleBytes { name: name.to_owned(), bytes };
+    let mut report = fits();
+    let at_peak = report.at_peak.as_mut().unwrap();
+    at_peak.modules = (0..12).map(|index| module(&format!("blocks.{index}.mlp"), 64 * MIB)).collect();
+    at_peak.modules.extend([module("first.0", 9 * MIB), module("first.2", 9 * MIB), module("head", 7 * MIB)]);
+    let text = plain(&report, 100, true);
+    for line in ["each of 12 modules, blocks.0.mlp to blocks.11.mlp", "each of first.0 and first.2", "head"] {
+        assert!(text.lines().any(|each| each.trim_end().ends_with(line)), "{line}: {text}");
+    }
+}
+
+#[test]
+fn parts_that_a_script_cannot_have_are_not_missing() {
+    let told = |change: fn(&mut RunReport)| {
+        let mut report = fits();
+        change(&mut report);
+        plain(&report, 100, true)
+    };
+    let with_loader = told(|_| ());
+    assert!(with_loader.contains("an evaluation, a batch of the largest items"), "{with_loader}");
+    assert!(with_loader.contains("--cover full"), "{with_loader}");
+    let without = told(|report| (report.coverage.has_loader, report.coverage.epoch_end) = (false, false));
+    assert!(!without.contains("not covered") && !without.contains("--cover full"), "{without}");
+    let unfinished = told(|report| {
+        (report.coverage.has_loader, report.coverage.epoch_end) = (false, false);
+        let (place, code) = ("train.py:9".to_owned(), "evaluate(model)".to_owned());
+        report.coverage.not_run = vec![NotRun { place, code }];
+    });
+    assert!(unfinished.contains("not covered   an evaluation\n"), "{unfinished}");
+    let inference = told(|report| report.coverage.forward_only = true);
+    assert!(!inference.contains("an evaluation"), "{inference}");
+}
+
+#[test]
+fn memory_runs_out_in_a_forward_pass_of_a_script_without_an_optimizer() {
+    let mut report = oom();
+    report.coverage = Coverage { steps: 1, forward_only: true, ..Coverage::default() };
+    report.oom.as_mut().unwrap().phase = Phase::Forward;
+    let text = plain(&report, 200, true);
+    assert!(text.contains(", in forward pass 2 of `"), "{text}");
+    report.oom.as_mut().unwrap().phase = Phase::Backward;
+    assert!(!plain(&report, 200, true).contains("forward pass 2"));
 }
 
 /// A T4 on which most quantities were measured.

@@ -10,10 +10,11 @@ use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
 use memfit_report::remarks::{Note, Stake, assumption_text};
-use memfit_report::wire::{AssumedValue, AtPeak, CallCount, Coverage, DeviceInfo, Exception, Peak};
+use memfit_report::wire::{AssumedValue, AtPeak, CallCount, Coverage, DeviceInfo, Exception, GpuPeak, Peak};
 use memfit_vocabulary::Remark;
 
 use crate::environment::Command;
+use crate::gpus;
 use crate::handed_out::HandedOut;
 use crate::host::HostPeaks;
 use crate::inbox::{Inbox, Speaker};
@@ -59,6 +60,8 @@ pub struct Facts {
     pub(crate) overhead: Option<Overhead>,
     /// Ranks, in order.
     pub(crate) ranks: Vec<RankFacts>,
+    /// GPUs, in order.
+    pub(crate) gpus: Vec<GpuPeak>,
     /// Index in `ranks` of the one with the highest device peak.
     pub(crate) fullest: usize,
     /// Names that the device counted, by kind of entry.
@@ -248,6 +251,7 @@ impl Facts {
             evaluation: all(|done| done.evaluation),
             largest_batch: all(|done| done.largest_batch),
             epoch_end: all(|done| done.epoch_end),
+            has_loader: dones.iter().any(|done| done.feeding.is_some()),
             growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
             not_run: not_run::of_ranks(&dones),
         }
@@ -344,6 +348,7 @@ pub(crate) fn gather(
         wall,
         last_output,
         ranks,
+        gpus: gpus::peaks(&ledger),
         setup,
     }
 }

@@ -10,7 +10,7 @@ use crate::facts::Facts;
 use crate::numbers::Numbers;
 use crate::releases::{self, Standing};
 use crate::watch::Ended;
-use crate::{Card, Outcome, Request, facts, outside, time};
+use crate::{Card, Outcome, Request, facts, gpus, outside, time};
 
 /// Fidelity of a run's results.
 pub(crate) fn assess(request: &Request, outcome: &Outcome) -> Fidelity {
@@ -61,6 +61,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
             Note::new(Remark::TorchUntried).with_value("torch", torch).with_value("tried", releases::tried());
         notes.push(note);
     }
+    notes.extend(gpus::note(request, facts));
     notes.extend(time::notes(request, facts));
     if let Card::Virtual(device, _) = &request.card {
         notes.extend(outside::notes(device, facts));

@@ -22,6 +22,7 @@ mod error;
 mod facts;
 mod fidelity;
 mod forks;
+mod gpus;
 mod handed_out;
 mod host;
 mod hub;

@@ -51,6 +51,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
             .iter()
             .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
             .collect(),
+        gpus: facts.gpus.clone(),
         time: time::step_time(request, facts),
         fidelity: fidelity::assess(request, outcome),
         torch: facts.torch.clone(),
@@ -102,6 +103,7 @@ pub fn failure(problem: Problem, device: DeviceInfo, command: Vec<String>) -> Ru
         host: Host::default(),
         oom: None,
         ranks: Vec::new(),
+        gpus: Vec::new(),
         time: Time::default(),
         fidelity: Fidelity::default(),
         torch: None,

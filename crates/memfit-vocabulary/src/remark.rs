@@ -107,6 +107,12 @@ pub enum Remark {
     Calibrated,
     /// Memory of other processes.
     OtherProcesses,
+    /// A process used only one of several GPUs.
+    OneGpuUsed,
+    /// A process uses its GPUs unevenly.
+    UnevenGpus,
+    /// `nn.DataParallel` runs the model.
+    DataParallel,
     /// The GPU would wait for data.
     WaitsForData,
 }

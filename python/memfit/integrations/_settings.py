@@ -10,8 +10,8 @@ import torch
 
 from memfit._train.plans import PRECISION_LEVERS, levers_of, parallel_of, read_plan
 
-# Levers that a trainer's loader would have to apply, and that `memfit.Step.over` applies elsewhere.
-LOADER_LEVERS = ("length-buckets", "loader-workers", "resize-before-upload")
+# Levers that change the loader, which belongs to the trainer.
+LOADER_LEVERS = ("length-buckets", "loader-workers")
 
 
 @dataclass(frozen=True)

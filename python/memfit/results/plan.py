@@ -138,6 +138,8 @@ class PlanRun:
     """The label of that parallelism for this training; absent for one GPU."""
     ranks: tuple[PlanRank, ...] = ()
     """Ranks that were run."""
+    gpus_used: int = 0
+    """Number of GPUs that the run used; a plan for several GPUs is run as one rank at a time."""
     bound_by: str | None = None
     """The kind of work that takes most of a step; absent if its time is unknown."""
     peak: Peak

@@ -67,6 +67,8 @@ class RunReport(RunQuestions):
     """Remedies, best first. `evidence` `run` means that another run confirmed it."""
     ranks: tuple[Rank, ...]
     """The same peaks for each rank."""
+    gpus: tuple[GpuPeak, ...] = ()
+    """Peaks of each GPU, with the memory of all processes; empty on a real GPU."""
     time: Time
     """Wall time of the run, and the estimated time of a step."""
     fidelity: Fidelity
@@ -131,6 +133,8 @@ class Coverage:
     """True if a batch of the data set's largest items ran."""
     epoch_end: bool
     """True if an epoch ended."""
+    has_loader: bool = False
+    """True if the training takes its batches from a `torch.utils.data.DataLoader`."""
     growth_per_step: int | None = None
     """Growth of the allocated bytes per step after warm-up; absent if too few steps ran, or if their memory
     differs too much.
@@ -263,6 +267,19 @@ class Rank(Peak):
     """Number of the rank."""
     card: int
     """The GPU that the rank used most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuPeak:
+    """Peaks of one GPU."""
+
+    gpu: int
+    """Its number."""
+    device: int
+    """Used memory with the typical size of what is outside PyTorch's allocator; 0 for a GPU that was not used.
+    """
+    device_upper: int
+    """The same with the upper bound of what is outside."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ use memfit_plan::{
     Answer, Candidate, Expected, Host, Limits, Machines, MadeFor, Outcome, Plan, Room, Setting, Trial as _,
     Tried, Verdict, framework_settings, loader, padding, search, search_carried, search_spread, sha256,
 };
-use memfit_report::text::Growth;
+use memfit_report::text::{Growth, size};
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanRank, PlanReport, PlanRun, PlanVerdict,
     RejectedLever, schema,
@@ -273,15 +273,15 @@ fn writable(
     };
     let (Some(chosen), Some(better)) = (&found.chosen, &best.chosen) else { return Ok(best) };
     if chosen.candidate != better.candidate {
-        let time = |tried: &Tried| {
-            tried.outcome.peak.step_ms.map_or(String::new(), |time| format!(", {time:.1} ms per step"))
+        let figures = |tried: &Tried| {
+            let time = tried.outcome.peak.step_ms.map(|time| format!("{time:.1} ms per step, "));
+            format!("{}{}", time.unwrap_or_default(), size(tried.outcome.peak.device_upper))
         };
         report.advice.push(format!(
-            "a better plan cannot be written as a change of the script: {}{}, instead of {}{}; `memfit plan -o memfit.plan.toml` without `--diff` writes it for `memfit.Step` and `memfit run --plan`",
+            "a better plan ({}, instead of {}) cannot be written as a change of the script: {}. `memfit plan -o memfit.plan.toml` without `--diff` writes it for `memfit.Step` and `memfit run --plan`",
+            figures(better),
+            figures(chosen),
             better.candidate.describe(),
-            time(better),
-            chosen.candidate.describe(),
-            time(chosen),
         ));
     }
     Ok(found)
@@ -475,6 +475,7 @@ fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun
             _ => found.label_of_micro_batches().max(Label::Rounding),
         }),
         ranks: Vec::new(),
+        gpus_used: tried.outcome.gpus_used,
         bound_by: peak.step_ms.and_then(|step_ms| tried.outcome.busy.bound(step_ms)),
         peak: wire_peak(&peak),
         step_ms_estimate: peak.step_ms,

@@ -199,7 +199,8 @@ fn on_host(
 fn why_not(facts: &Facts, part: HostPart) -> String {
     let who = if part == HostPart::Changed { "the changed script" } else { "the script" };
     if facts.ended == Ended::TimedOut {
-        return format!("{who} takes longer than {} minutes there", TIME_LIMIT.as_secs() / 60);
+        let minutes = TIME_LIMIT.as_secs() / 60;
+        return format!("{STEPS} steps of {who} take more than {minutes} minutes on this machine's CPU");
     }
     match failure::failure_reason(facts, None) {
         Some(result) => format!("{who} does not run there: {result}"),

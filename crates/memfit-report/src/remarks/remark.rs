@@ -165,5 +165,17 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
             (None, "the GPU's memory, overhead outside PyTorch's allocator and speeds are from {source}")
         }
         Remark::OtherProcesses => (Stated, "other processes are {how} to hold {held} of the GPU"),
+        Remark::OneGpuUsed => (
+            None,
+            "only GPU {gpu} of {count} was used: a process uses another one only where the script places tensors on it; `memfit plan --gpu {all}` plans for all of them",
+        ),
+        Remark::UnevenGpus => (
+            None,
+            "the GPUs are used unevenly, at most {listed}: layers with {move} less on GPU {gpu} would even them. In a model that is split by layers, one GPU computes at a time; `memfit plan --gpu {all}` with the script as it is for one GPU lets all of them compute",
+        ),
+        Remark::DataParallel => (
+            None,
+            "`nn.DataParallel` copies the model to every GPU in each forward pass, and gathers outputs and gradients on the first GPU, which fills first; `DistributedDataParallel`, started by torchrun, needs the same memory on each GPU and is faster",
+        ),
     }
 }

@@ -20,14 +20,28 @@ pub(super) fn without_folder(place: &str) -> &str {
     place.rsplit_once('/').map_or(place, |(_, name)| name)
 }
 
-/// Parts of a training that a run covered, or those that it did not cover.
+/// Parts of a training that a run covered, or those that it did not cover. A script without an optimizer has
+/// no evaluation beside its forward passes, and one without a loader neither a data set nor epochs, nor an
+/// evaluation if all of its statements ran.
 fn parts(coverage: &Coverage, wanted: bool) -> Vec<&'static str> {
+    let Coverage { evaluation, largest_batch, epoch_end, has_loader, forward_only, .. } = *coverage;
     let parts = [
-        ("an evaluation", coverage.evaluation),
-        ("a batch of the largest items", coverage.largest_batch),
-        ("the end of an epoch", coverage.epoch_end),
+        ("an evaluation", evaluation, evaluation && !forward_only || may_evaluate(coverage)),
+        ("a batch of the largest items", largest_batch, has_loader || largest_batch),
+        ("the end of an epoch", epoch_end, has_loader || epoch_end),
     ];
-    parts.into_iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| name).collect()
+    parts.into_iter().filter(|(_, ran, exists)| *exists && *ran == wanted).map(|(name, ..)| name).collect()
+}
+
+/// Returns `true` if `--cover full` could run more of a training.
+pub(super) fn could_cover_more(coverage: &Coverage) -> bool {
+    (coverage.has_loader && !coverage.largest_batch) || may_evaluate(coverage)
+}
+
+/// Returns `true` if the script may have an evaluation that did not run.
+const fn may_evaluate(coverage: &Coverage) -> bool {
+    let all_ran = !coverage.has_loader && coverage.not_run.is_empty();
+    !coverage.evaluation && !coverage.forward_only && !all_ran
 }
 
 /// Parts of a training that the run did not cover; `None` if it covered all.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Label, Lever, Moved, Parallel, Value, counted};
+use memfit_vocabulary::{Category, Label, Lever, Moved, Parallel, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::{milliseconds, size};
@@ -146,13 +146,19 @@ fn in_numbers(numbers: &PatchNumbers, uncompared: &[&str]) -> Vec<(Style, String
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
     let name = report.device.name.strip_prefix("NVIDIA ").unwrap_or(&report.device.name);
     let gpus = report.device.count.saturating_mul(report.nodes);
+    let run = match report.verdict {
+        Some(PlanVerdict::FitsAsIs) => report.baseline.as_ref(),
+        _ => report.chosen.as_ref(),
+    };
+    let uses_one = gpus > 1 && run.is_some_and(|run| run.parallel.is_none() && run.gpus_used == 1);
     let many = match (gpus, report.nodes) {
         (1, _) => "a virtual".to_owned(),
+        (gpus, _) if uses_one => format!("one of {gpus} virtual"),
         (gpus, 1) => format!("{gpus} virtual"),
         (gpus, nodes) => format!("{gpus} virtual ({nodes} machines)"),
     };
     let place = format!("{many} {name} ({} usable of {})", size(report.budget), size(report.device.capacity));
-    let each = if gpus > 1 { " on each" } else { "" };
+    let each = if gpus > 1 && !uses_one { " on each" } else { "" };
     let used = |run: &Option<PlanRun>| {
         run.as_ref()
             .map_or_else(String::new, |run| format!(": at most {} used{each}", size(run.peak.device_upper)))
@@ -262,12 +268,25 @@ fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
     row("device at most", &|run| size(run.peak.device_upper));
     row("reserved", &|run| size(run.peak.reserved));
     row("allocated", &|run| size(run.peak.allocated));
-    let Some(at_peak) = &baseline.at_peak else { return };
-    for (category, _) in at_peak.by_category.by_size().into_iter().take(MAX_CATEGORIES) {
+    for category in categories(baseline, after) {
         row(category.name(), &|run| {
             run.at_peak.as_ref().map_or("?".to_owned(), |at_peak| size(at_peak.by_category.get(category)))
         });
     }
+}
+
+/// The largest categories of one run or the other, by their size without the plan and then with it.
+fn categories(baseline: &PlanRun, after: Option<&PlanRun>) -> Vec<Category> {
+    let peaks = [Some(baseline), after];
+    let mut found: Vec<Category> = Vec::new();
+    for peak in peaks.into_iter().flatten().filter_map(|run| run.at_peak.as_ref()) {
+        for (category, _) in peak.by_category.by_size().into_iter().take(MAX_CATEGORIES) {
+            if !found.contains(&category) {
+                found.push(category);
+            }
+        }
+    }
+    found
 }
 
 fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {

@@ -202,7 +202,12 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
         out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "unchanged"), DIM, &off));
     }
     let was = ran_out(recorded.oom.as_ref());
-    let is = ran_out(report.oom.as_ref());
+    let is = match (&report.oom, &recorded.oom) {
+        (None, Some(_)) => {
+            "not at that request; the recording ends there, so a later request may still fail".to_owned()
+        }
+        (oom, _) => ran_out(oom.as_ref()),
+    };
     out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "recorded OOM"), DIM, &was));
     let style = if report.oom.is_some() { BAD } else { GOOD };
     out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "replayed OOM"), style, &is));

@@ -7,11 +7,13 @@ use memfit_explain::Release;
 use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{covered, not_covered, not_run, steps, without_folder};
+use super::coverage::{could_cover_more, covered, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
 use super::growth::Growth;
-use super::{count, from_here, milliseconds, module_name, signed_size, size};
-use crate::wire::{AtPeak, CardKind, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
+use super::moment::{forward_pass, moment};
+use super::several;
+use super::{from_here, milliseconds, module_name, signed_size, size};
+use crate::wire::{AtPeak, CardKind, Coverage, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
 const MAX_MODULES: usize = 6;
@@ -127,7 +129,7 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
         Verdict::Fits => {
             let used = match report.peak.device_upper {
                 0 => String::new(),
-                upper => format!(": at most {} used", size(upper)),
+                upper => format!(": at most {} used{}", size(upper), several::on_fullest(report)),
             };
             let growing = Growth::of_run(report)
                 .map_or_else(String::new, |growth| format!(", but {}", growth.in_words()));
@@ -139,11 +141,13 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
             let sentence = report.oom.as_ref().map_or_else(
                 || format!("on {place}"),
                 |oom| {
-                    format!(
-                        "on {place}, in {}: {} more were requested",
-                        moment(oom.step, oom.phase, oom.module.as_deref()),
-                        size(oom.requested)
-                    )
+                    let moment = match report.coverage {
+                        Coverage { forward_only: true, steps, .. } if oom.phase == Phase::Forward => {
+                            forward_pass(steps + 1, oom.module.as_deref())
+                        }
+                        _ => moment(oom.step, oom.phase, oom.module.as_deref()),
+                    };
+                    format!("on {place}, in {moment}: {} more were requested", size(oom.requested))
                 },
             );
             (BAD, "OUT OF MEMORY", sentence)
@@ -171,6 +175,7 @@ fn place(report: &RunReport) -> String {
     };
     match device.count {
         0 | 1 => format!("a {kind} {name}{capacity}"),
+        count if several::is_one_used(report) => format!("one of {count} {kind} {name}{capacity}"),
         count => format!("{count} {kind} {name}{capacity}"),
     }
 }
@@ -180,19 +185,6 @@ fn what_ran(report: &RunReport) -> String {
         0 => "what ran".to_owned(),
         _ => format!("the {} that ran", steps(&report.coverage)),
     }
-}
-
-/// Step, phase and module of a moment in the training.
-pub(super) fn moment(step: u64, phase: Phase, module: Option<&str>) -> String {
-    let module = module.filter(|module| !module.is_empty());
-    let module = module.map(|module| format!(" of `{}`", module_name(module))).unwrap_or_default();
-    let phase = match phase {
-        Phase::Forward => "forward pass",
-        Phase::Backward => "backward pass",
-        Phase::Optimizer => "optimizer step",
-        Phase::Other => "outside forward, backward and optimizer",
-    };
-    format!("step {}, {phase}{module}", count(step))
 }
 
 /// Bars that together fill the GPU: each begins where the one above it ends.
@@ -288,15 +280,20 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     }
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
     for alike in repeated(&peak.modules).iter().take(MAX_MODULES) {
-        let [first, .., last] = alike.as_slice() else {
-            for module in alike {
-                let name = canvas.shortened(&module_name(&module.name), room);
-                let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
+        let names = match alike.as_slice() {
+            [] => continue,
+            [only] => module_name(&only.name).to_string(),
+            [first, second] => {
+                format!("each of {} and {}", module_name(&first.name), module_name(&second.name))
             }
-            continue;
+            [first, .., last] => format!(
+                "each of {} modules, {} to {}",
+                alike.len(),
+                module_name(&first.name),
+                module_name(&last.name)
+            ),
         };
-        let names = format!("each of {} to {}", module_name(&first.name), module_name(&last.name));
-        let names = canvas.shortened(&names, room);
+        let (first, names) = (alike[0], canvas.shortened(&names, room));
         let _ = writeln!(out, "  {:>width$}  {names}", size(first.bytes), width = LABEL + SIZE);
     }
 }
@@ -304,7 +301,12 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
 /// Modules whose names differ in numbers alone, such as those of repeated blocks, and whose sizes read alike
 /// are together.
 fn repeated(modules: &[ModuleBytes]) -> Vec<Vec<&ModuleBytes>> {
-    let pattern = |name: &str| name.replace(|character: char| character.is_ascii_digit(), "#");
+    let pattern = |name: &str| -> String {
+        let parts: Vec<&str> = name.split(|character: char| character.is_ascii_digit()).collect();
+        // Several digits are one number.
+        let texts = parts.iter().enumerate().filter(|(at, text)| *at == 0 || !text.is_empty());
+        texts.map(|(_, text)| *text).collect::<Vec<_>>().join("#")
+    };
     let mut groups: Vec<Vec<&ModuleBytes>> = Vec::new();
     for module in modules {
         let same = |group: &&mut Vec<&ModuleBytes>| {
@@ -368,6 +370,9 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         let fullest: Vec<_> =
             report.ranks.iter().map(|rank| format!("{}: {}", rank.rank, size(rank.peak.device))).collect();
         fact("ranks", &fullest.join(dot));
+    }
+    if let Some(peaks) = several::peaks(report) {
+        fact("GPUs", &peaks.join(dot));
     }
     let host = &report.host;
     let mut parts = vec![format!("{} resident", size(host.rss))];
@@ -519,7 +524,7 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
         });
     }
     let full = report.fidelity.remarks().any(|remark| remark.id == Remark::NotCovered.id());
-    if !full && (!coverage.evaluation || !coverage.largest_batch) {
+    if !full && could_cover_more(coverage) {
         advice.push(
             "`--cover full` also runs an evaluation and a batch of the data set's largest items, if the script has them".to_owned(),
         );
@@ -539,10 +544,12 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
 
 fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
     if !report.fixes.is_empty() {
-        return vec![match &report.recording {
+        let explain = match &report.recording {
             Some(recording) => format!("`memfit explain {recording}` shows which lines hold the memory"),
             None => "`-o run.memfit` saves a recording; `memfit explain run.memfit` then shows which lines hold the memory".to_owned(),
-        }];
+        };
+        let plan = "`memfit plan`, with the same options and command, searches for the fastest combination of changes that fits";
+        return vec![explain, plan.to_owned()];
     }
     let Some(peak) = &report.at_peak else {
         return vec!["use a smaller batch, or a larger GPU (`memfit gpus`)".to_owned()];

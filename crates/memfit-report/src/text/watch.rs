@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::canvas::{BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::run::moment;
+use super::moment::moment;
 use super::{count, size};
 use crate::wire::{CardKind, WatchReport, WatchedCard, WatchedProcess, WatchedRun};
 

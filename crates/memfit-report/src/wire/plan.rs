@@ -170,6 +170,9 @@ pub struct PlanRun {
     /// Ranks that were run.
     #[serde(default)]
     pub ranks: Vec<PlanRank>,
+    /// Number of GPUs that the run used; a plan for several GPUs is run as one rank at a time.
+    #[serde(default)]
+    pub gpus_used: u32,
     /// The kind of work that takes most of a step; absent if its time is unknown.
     #[serde(default)]
     pub bound_by: Option<Bound>,

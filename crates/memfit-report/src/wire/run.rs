@@ -48,6 +48,9 @@ pub struct RunReport {
     pub fixes: Vec<Fix>,
     /// The same peaks for each rank.
     pub ranks: Vec<Rank>,
+    /// Peaks of each GPU, with the memory of all processes; empty on a real GPU.
+    #[serde(default)]
+    pub gpus: Vec<GpuPeak>,
     /// Wall time of the run, and the estimated time of a step.
     pub time: Time,
     /// Assumptions and gaps behind the figures.
@@ -151,6 +154,9 @@ pub struct Coverage {
     pub largest_batch: bool,
     /// `true` if an epoch ended.
     pub epoch_end: bool,
+    /// `true` if the training takes its batches from a `torch.utils.data.DataLoader`.
+    #[serde(default)]
+    pub has_loader: bool,
     /// Growth of the allocated bytes per step after warm-up; absent if too few steps ran, or if their memory
     /// differs too much.
     pub growth_per_step: Option<i64>,
@@ -335,6 +341,17 @@ pub struct Rank {
     /// Peaks.
     #[serde(flatten)]
     pub peak: Peak,
+}
+
+/// Peaks of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuPeak {
+    /// Its number.
+    pub gpu: u32,
+    /// Used memory with the typical size of what is outside PyTorch's allocator; 0 for a GPU that was not used.
+    pub device: u64,
+    /// The same with the upper bound of what is outside.
+    pub device_upper: u64,
 }
 
 /// Wall time of the run, and the estimated time of a step.

@@ -11,12 +11,12 @@ use memfit_devices::Origin;
 use memfit_report::remarks::Note;
 use memfit_report::wire::{
     AssumedValue, AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit,
-    ExplainFix, Fidelity, FixProof, Host, ModuleBytes, Oom, Outside, OutsideModules, OutsidePart, Peak,
-    PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
+    ExplainFix, Fidelity, FixProof, GpuPeak, Host, ModuleBytes, Oom, Outside, OutsideModules, OutsidePart,
+    Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
 use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof, Remark};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 fn at_peak() -> AtPeak {
@@ -83,7 +83,13 @@ pub(crate) fn fits() -> RunReport {
         peak_interval: None,
         headroom: capacity as i64 - peak.device_upper as i64,
         steps: 3,
-        coverage: Coverage { steps: 3, epoch_end: true, growth_per_step: Some(0), ..Coverage::default() },
+        coverage: Coverage {
+            steps: 3,
+            epoch_end: true,
+            has_loader: true,
+            growth_per_step: Some(0),
+            ..Coverage::default()
+        },
         at_peak: Some(at_peak),
         outside,
         outside_parts: vec![
@@ -93,6 +99,7 @@ pub(crate) fn fits() -> RunReport {
         host: Host { rss: 2 * GIB, pinned: 74 * MIB, shared_memory: 148 * MIB },
         oom: None,
         ranks: vec![Rank { rank: 0, card: 0, peak }],
+        gpus: vec![GpuPeak { gpu: 0, device: peak.device, device_upper: peak.device_upper }],
         time: Time {
             wall_s: 4.2,
             step_ms_estimate: Some(142.3),
@@ -217,11 +224,13 @@ pub(crate) fn two_ranks() -> RunReport {
         evaluation: true,
         largest_batch: true,
         epoch_end: true,
+        has_loader: true,
         growth_per_step: Some(8 * MIB as i64),
         not_run: Vec::new(),
     };
     report.ranks =
         vec![Rank { rank: 0, card: 0, peak: report.peak }, Rank { rank: 1, card: 1, peak: report.peak }];
+    report.gpus.push(GpuPeak { gpu: 1, ..report.gpus[0] });
     report.coverage.forward_only = true;
     report.recording = Some("run.memfit".to_owned());
     report

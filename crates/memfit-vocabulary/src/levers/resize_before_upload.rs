@@ -12,10 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "images are resized before they are copied to the GPU",
     sentence: Sentence::With(|moved| format!("images resized to {} pixels on the shorter side", moved.value)),
     search: Some(Search::new(Turn::IfMemoryShort, 250, sense)),
-    docs: Docs::new(
-        "length",
-        "images are resized on the host so that their shorter side has that length, through `step.over(loader)`",
-    ),
+    docs: Docs::new("length", "images are resized on the host so that their shorter side has that length"),
     ..Declaration::new("resize-before-upload", Stage::Data, Label::ChangesTraining)
 };
 

@@ -12,10 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "sequences are cut before they are copied to the GPU",
     sentence: Sentence::With(|moved| format!("sequences cut to {} tokens", moved.value)),
     search: Some(Search::new(Turn::IfMemoryShort, 260, sense)),
-    docs: Docs::new(
-        "tokens",
-        "ids, labels and masks are truncated on the host to at most that many tokens, through `step.over(loader)`",
-    ),
+    docs: Docs::new("tokens", "ids, labels and masks are truncated on the host to at most that many tokens"),
     ..Declaration::new("shorter-sequences", Stage::Data, Label::ChangesTraining)
 };
 

@@ -78,6 +78,8 @@ class Session:
         self.peaks = last_words.Peaks(self)
         self.checkpoints = checkpoints.Checkpoints(torch)
         self.calls_seen = CallsSeen()
+        # Set if `nn.DataParallel` runs the model on several GPUs.
+        self.copies_to_all = False
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
         # Set in a process that is forked for each try, and with synthetic data.
@@ -371,6 +373,10 @@ class Session:
     def forward_began(self, module):
         self.abandon_steps()
         self.calls_seen.record()
+        if not self.copies_to_all and isinstance(module, self.torch.nn.DataParallel):
+            self.copies_to_all = len(module.device_ids) > 1
+            if self.copies_to_all:
+                channel.remark("data-parallel")
         if self.planned is not None:
             self.planned.forward_begins(module)
         if not module.training:

@@ -332,14 +332,15 @@ proptest! {
         share in 0.0..1.2_f64,
         paying in proptest::collection::vec((10..600_u64, -5.0..40.0_f64), 0..3),
     ) {
-        // A tenth of them remains when a block is recomputed, so that whole tens follow the model to the byte.
+        // A tenth remains of a recomputed block, so that whole tens follow the model to the byte.
         let blocks: Vec<(u64, u64)> = blocks.into_iter().map(|(tens, ns)| (tens * 10, ns)).collect();
         let mut times = vec![first];
         for rise in rises {
             times.push(times.last().unwrap() + rise);
         }
         let which = [Lever::HostOptimizerState, Lever::Adafactor, Lever::PureBf16];
-        let paying = paying.into_iter().zip(which).map(|((saved, cost), lever)| (lever, saved, cost)).collect();
+        let paying = paying.into_iter().zip(which);
+        let paying = paying.map(|((saved, cost), lever)| (lever, saved, cost)).collect();
         let kept: u64 = blocks.iter().map(|(bytes, _)| bytes * times.len() as u64).sum();
         let budget = fixed / 2 + (share * (kept + fixed / 2) as f64) as u64;
         let mut trial = Small { blocks, times, fixed, budget, paying };
