@@ -276,8 +276,7 @@ class GpuPeak:
     gpu: int
     """Its number."""
     device: int
-    """Used memory with the typical size of what is outside PyTorch's allocator; 0 for a GPU that was not used.
-    """
+    """Used memory with the typical size of what is outside PyTorch's allocator; 0 if the GPU was not used."""
     device_upper: int
     """The same with the upper bound of what is outside."""
 

@@ -33,9 +33,15 @@ fn parts(coverage: &Coverage, wanted: bool) -> Vec<&'static str> {
     parts.into_iter().filter(|(_, ran, exists)| *exists && *ran == wanted).map(|(name, ..)| name).collect()
 }
 
-/// Returns `true` if `--cover full` could run more of a training.
-pub(super) fn could_cover_more(coverage: &Coverage) -> bool {
-    (coverage.has_loader && !coverage.largest_batch) || may_evaluate(coverage)
+/// Parts of a training that `--cover full` could run as well; `None` if there are none.
+pub(super) fn coverable(coverage: &Coverage) -> Option<String> {
+    let parts = [
+        ("an evaluation", may_evaluate(coverage)),
+        ("a batch of the data set's largest items", coverage.has_loader && !coverage.largest_batch),
+    ];
+    let missing: Vec<&str> =
+        parts.into_iter().filter(|(_, missing)| *missing).map(|(name, _)| name).collect();
+    (!missing.is_empty()).then(|| missing.join(" and "))
 }
 
 /// Returns `true` if the script may have an evaluation that did not run.

@@ -7,7 +7,7 @@ use memfit_explain::Release;
 use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{could_cover_more, covered, not_covered, not_run, steps, without_folder};
+use super::coverage::{coverable, covered, not_covered, not_run, steps, without_folder};
 use super::explain::in_function;
 use super::growth::Growth;
 use super::moment::{forward_pass, moment};
@@ -524,10 +524,8 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
         });
     }
     let full = report.fidelity.remarks().any(|remark| remark.id == Remark::NotCovered.id());
-    if !full && could_cover_more(coverage) {
-        advice.push(
-            "`--cover full` also runs an evaluation and a batch of the data set's largest items, if the script has them".to_owned(),
-        );
+    if let Some(parts) = coverable(coverage).filter(|_| !full) {
+        advice.push(format!("`--cover full` also runs {parts}, if the script has them"));
     }
     if !coverage.not_run.is_empty() {
         advice.push(

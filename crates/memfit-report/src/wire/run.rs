@@ -348,7 +348,7 @@ pub struct Rank {
 pub struct GpuPeak {
     /// Its number.
     pub gpu: u32,
-    /// Used memory with the typical size of what is outside PyTorch's allocator; 0 for a GPU that was not used.
+    /// Used memory with the typical size of what is outside PyTorch's allocator; 0 if the GPU was not used.
     pub device: u64,
     /// The same with the upper bound of what is outside.
     pub device_upper: u64,
