@@ -65,7 +65,7 @@ class PlantedSet:
 
 
 # In the order in which they were planted, each after the rules had been mended on those before.
-NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 # The planters of these sets had seen the file of kinds, in which the rules stand as well.
 KNOWING_NAMES = NAMES[3:7]
 
