@@ -253,7 +253,7 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let backwards = || facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)));
     let mut seen: Vec<GuardId> = Vec::new();
-    for op in facts.ops.iter().filter(|op| op.kind == OpKind::Forward && op.via.is_none()) {
+    for op in facts.ops.iter().filter(|op| op.kind == OpKind::Forward) {
         if op.site.grad != Grad::On || context.may_be_without_grad(op.site.function) {
             continue;
         }
@@ -276,16 +276,23 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
             matches!(other.kind, OpKind::Backward(_) | OpKind::Step { .. } | OpKind::AutogradGrad)
                 && facts.guards_of(other.site.guard).any(|id| id == branch)
         });
-        let call = context.slice(op.span);
-        let inputs = call.split_once('(').map_or("", |(_, inputs)| inputs);
+        // A function that the branch calls may run the pass.
+        let at = op.call.unwrap_or(op.span);
+        let inputs = context.slice(at).split_once('(').map_or("", |(_, inputs)| inputs);
         // A sampler calls the model again and again.
-        let samples = op.site.looped != Some(looped) && !is_trained_through(facts, op.span);
+        let samples = op.via.is_none()
+            && op.site.looped != Some(looped)
+            && !is_trained_through(facts, op.span);
         let evaluates = names_evaluation(inputs) || is_evaluating(facts, &op.site, &op.receiver) || samples;
-        if differentiates || !evaluates {
+        // A function that evaluates is looked at by itself.
+        let is_own = |id: FunctionId| {
+            id != FunctionId::MODULE && (wants_gradients(context, id) || facts.function(id).grad == Grad::Off)
+        };
+        if differentiates || !evaluates || op.via.is_some_and(is_own) {
             continue;
         }
         seen.push(branch);
-        findings.report(op.span, WHY).label(backward.span, "the training step of the same loop").help(HELP);
+        findings.report(at, WHY).label(backward.span, "the training step of the same loop").help(HELP);
     }
 }
 

@@ -7,6 +7,7 @@
 mod callers;
 mod check;
 mod config;
+mod data;
 mod divisors;
 mod evaluation;
 mod fakes;

@@ -27,7 +27,7 @@
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
-use memfit_source::{Call, Flags, Kind};
+use memfit_source::{Call, Flags, Grad, Kind, Op};
 
 use crate::query::{backwards, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -58,7 +58,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("compute the loss of values with a graph");
             continue;
         }
-        if !backward.loss.is(Flags::NO_GRAD_BUILT) {
+        if !backward.loss.is(Flags::NO_GRAD_BUILT) || depends_on_caller(context, op) {
             continue;
         }
         findings
@@ -70,6 +70,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             )
             .help("compute the loss outside of `no_grad`");
     }
+}
+
+/// Returns `true` for a pass of a function that only its callers run without gradients, and that one of its
+/// parameters chooses: they may choose not to run it.
+fn depends_on_caller(context: &Context<'_>, op: &Op) -> bool {
+    let facts = context.facts;
+    let function = facts.function(op.site.function);
+    let is_decorated = function.decorators.iter().any(|path| path.starts_with("torch."));
+    let is_parameter = |word: &str| function.parameters.iter().any(|name| name == word);
+    function.grad == Grad::Off
+        && !is_decorated
+        && facts
+            .guards_of(op.site.guard)
+            .any(|id| words(context.slice(facts.guard(id).test)).any(is_parameter))
 }
 
 /// Finds losses that are made trainable by force: a new tensor with `requires_grad=True` is a leaf, and its

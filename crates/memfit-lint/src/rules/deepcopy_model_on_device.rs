@@ -61,7 +61,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`");
         }
         // A copy in a loop is repeated; a single one may be a teacher or a moving average.
-        if model && call.site.looped.is_some() {
+        if model && call.site.looped.is_some() && !is_handed_on(context, call) {
             findings
                 .report(
                     call.span,
@@ -76,7 +76,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             || store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
                 && !has_constant_key(context, store);
-        if !into || !store.value.is(Flags::COPIED) || !store.value.device.is_gpu() {
+        let of_model = into && store.value.is_module() && is_copy(context, store);
+        if !into || !(store.value.is(Flags::COPIED) || of_model) || !store.value.device.is_gpu() {
             continue;
         }
         let Some(looped) = grows(facts, store).filter(|id| facts.looped(*id).parent.is_none()) else {
@@ -89,16 +90,38 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if facts.calls.iter().any(said) {
             continue;
         }
+        let what = if of_model { "model" } else { "weights" };
         findings
             .report(
                 store.value_span,
-                format!("`{}` grows by a copy of the weights on the GPU in every iteration", store.target),
+                format!("`{}` grows by a copy of the {what} on the GPU in every iteration", store.target),
             )
             .label(facts.looped(looped).header, "over the iterations of this loop")
             .help(
                 "copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`",
             );
     }
+}
+
+/// Returns `true` for a copy that is an argument of a function: what gets it may train it, where it is. A
+/// container keeps it, and what saves it only reads it.
+fn is_handed_on(context: &Context<'_>, copy: &Call) -> bool {
+    context.facts.calls.iter().any(|call| {
+        let keeps = ["append", "save"].iter().any(|way| call.is_method(way)) || call.is("torch.save");
+        !keeps && call.arguments.iter().any(|given| given.value_span == copy.span)
+    })
+}
+
+/// Returns `true` for a store of a deep copy that the same function makes.
+fn is_copy(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let name = context.slice(store.value_span);
+    facts.calls.iter().any(|call| {
+        call.is("copy.deepcopy")
+            && call.site.function == store.site.function
+            && call.site.looped == store.site.looped
+            && facts.bound_to(call.span) == Some(name)
+    })
 }
 
 /// `state` of `state["model"].state_dict()`, for a model in a dictionary.

@@ -37,6 +37,7 @@ use memfit_source::{
     Value,
 };
 
+use crate::data::is_over_data;
 use crate::query::{grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -67,7 +68,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // Only loops over data, not over a few parts. Around the loop in which it grows, it is made anew.
         let mut growing =
             facts.enclosing(store.site.looped).take_while(|id| Some(*id) != facts.looped(looped).parent);
-        let over_data = |id| facts.over_batches(id) || passed && steps_in(facts, id);
+        let over_data = |id| is_over_data(context, id) || passed && steps_in(facts, id);
         if !growing.any(over_data)
             || is_dictionary(context, store)
             || cut && joined_on_device(facts, &store.target)

@@ -37,6 +37,7 @@
 
 use memfit_source::{Facts, FunctionId, Grad, GraphState, LoopId, OpKind, Span, Store, StoreKind};
 
+use crate::data::is_over_data;
 use crate::passes::{Pass, is_fed_by, is_volatile, mode_of, passes};
 use crate::query::grows;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -151,7 +152,11 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
     let switches = |function: &memfit_source::Function| {
         function.grad == Grad::Off && function.name.ends_with(".forward")
     };
-    if context.project.differentiates || facts.functions.iter().any(switches) || is_dropped(context, pass) {
+    if context.project.differentiates
+        || facts.functions.iter().any(switches)
+        || is_dropped(context, pass)
+        || adapts(context, pass)
+    {
         return false;
     }
     let body = context.slice(facts.looped(looped).span);
@@ -185,10 +190,21 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
             && !over.is_while
             && is_plain_name(context.slice(over.iterable));
     let within_batches =
-        facts.enclosing(Some(looped)).any(|id| facts.over_batches(id) || moves_targets(context, id));
+        facts.enclosing(Some(looped)).any(|id| is_over_data(context, id) || moves_targets(context, id));
     let said = within_batches && names_evaluation(&facts.function(function).name);
     let plays = over.is_while && names_evaluation(&facts.function(function).name);
     eval_mode && (!over.is_while || plays) && is_fed_by(context, pass, looped) || named && pass.is_own || said
+}
+
+/// Returns `true` if a function that the pass is in sets the mode itself, or differentiates, as one does that
+/// adapts a model to each task.
+fn adapts(context: &Context<'_>, pass: &Pass<'_>) -> bool {
+    let facts = context.facts;
+    let by = facts.ops.iter().filter(|op| op.call.unwrap_or(op.span) == pass.span).filter_map(|op| op.via);
+    let called = facts.calls.iter().filter(|call| call.span == pass.span).filter_map(|call| call.function);
+    by.chain(called)
+        .filter(|id| *id != FunctionId::MODULE)
+        .any(|id| crate::evaluation::wants_gradients(context, id))
 }
 
 /// Returns `true` for a loop that moves its variables to the GPU: they are batches.

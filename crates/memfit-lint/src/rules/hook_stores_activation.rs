@@ -28,7 +28,7 @@
 //! ## References
 //! - [register_forward_hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{Call, Facts, Function, FunctionId, Grad, Kind, OpKind, StoreKind};
+use memfit_source::{Call, Facts, Function, FunctionId, Grad, Kind, OpKind, Span, StoreKind};
 
 use crate::query::{backwards, has_constant_key, returns_tensor, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -51,6 +51,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             let hook = call.arguments.first()?;
             if let Kind::Function(id) = hook.value.kind {
                 return Some(id);
+            }
+            if let Some(made) = made_by_call(facts, hook.value_span) {
+                return Some(made);
             }
             // `register_forward_hook(self.keep)`
             let name = context.slice(hook.value_span).strip_prefix("self.")?;
@@ -105,6 +108,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .help(detached(is_one, text))
             .fix(is_one.then_some(edit).and_then(|edit| Fix::unsafe_("Store it detached", vec![edit])));
     }
+}
+
+/// Function that a called function defines and returns: `register_forward_hook(keep("layer"))`.
+fn made_by_call(facts: &Facts, span: Span) -> Option<FunctionId> {
+    let maker = facts.calls.iter().find(|call| call.span == span)?.function?;
+    let outer = facts.function(maker);
+    let mut returned = outer.returned_first().map(|returned| facts.slice(returned));
+    let name = returned.next()?;
+    facts.function_ids().find(|id| {
+        let inner = facts.function(*id);
+        let inside = outer.span.start < inner.span.start && inner.span.end <= outer.span.end;
+        inside && inner.name.rsplit('.').next() == Some(name)
+    })
 }
 
 /// Advice on what a hook stores: only a tensor has the method.

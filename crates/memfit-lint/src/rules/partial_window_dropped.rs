@@ -33,9 +33,11 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{CounterBinding, CounterTest, Facts, Flags, IterableKind, LoopId, Store, StoreKind};
+use memfit_source::{
+    CounterBinding, CounterTest, Facts, Flags, IterableKind, LoopId, Store, StoreKind, Window,
+};
 
-use crate::query::{backward, is_plain};
+use crate::query::{backward, is_plain, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -74,7 +76,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let counted = &window.counted;
-        if goes_on(facts, looped, counted) {
+        if goes_on(facts, looped, counted) || skips_rest(context, window) {
             continue;
         }
         findings
@@ -82,6 +84,29 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(found.header, "the loop may end within a window")
             .help("also step at the last batch, or once more after the loop");
     }
+}
+
+/// Returns `true` if the loop leaves the micro-batches out that make no whole window, by the number of the
+/// window: `step = i // k`, `if step >= steps: continue`.
+fn skips_rest(context: &Context<'_>, window: &Window) -> bool {
+    let facts = context.facts;
+    let Some(looped) = window.looped else { return false };
+    let (counter, period) = (window.counted.counter.as_str(), context.slice(window.counted.period));
+    let body = context.slice(facts.looped(looped).span);
+    let number = body.lines().find_map(|line| {
+        let (name, value) = line.trim().split_once(" = ")?;
+        let (counted, by) = value.split_once("//")?;
+        let is_it = counted.trim() == counter && by.split('#').next().is_some_and(|by| by.trim() == period);
+        is_it.then_some(name)
+    });
+    let Some(number) = number else { return false };
+    let mut passes = window.backwards.iter().flat_map(|index| facts.guards_of(facts.ops[*index].site.guard));
+    passes.any(|id| {
+        let guard = facts.guard(id);
+        guard.is_rest
+            && guard.looped == Some(looped)
+            && words(context.slice(guard.test)).any(|word| word == number)
+    })
 }
 
 /// Returns `true` for a counter that continues over epochs: it carries the remainder into the next one.

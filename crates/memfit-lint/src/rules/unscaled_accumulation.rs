@@ -34,12 +34,12 @@
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
 use memfit_source::{
-    Backward, Divisor, ExpressionKind, Facts, Flags, FunctionId, Kind, Loop, Op, OpKind, Operator, Residue,
+    Backward, Call, Divisor, ExpressionKind, Facts, Flags, FunctionId, Kind, Loop, Op, OpKind, Operator, Residue,
     StatementKind, Window,
 };
 
 use crate::divisors::{divides_by, is_window};
-use crate::query::{backward, backwards, words};
+use crate::query::{backward, backwards, step_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 use crate::tree::tree;
 
@@ -60,7 +60,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // The gradients themselves or the learning rate may be divided, and a step elsewhere makes the window
         // ambiguous.
         let written = facts.ops.iter().any(|op| matches!(op.kind, OpKind::WriteGrad { clears: false, .. }));
-        if written || window.steps_elsewhere || has_divided_rate(facts) {
+        if written || window.steps_elsewhere || has_divided_rate(facts, window) {
             continue;
         }
         for index in &window.backwards {
@@ -115,12 +115,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` if an optimizer gets a learning rate that was divided, as for losses that are sums:
-/// `SGD(parameters, lr=rate / batch_size)`.
-fn has_divided_rate(facts: &Facts) -> bool {
-    let optimizers = facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer));
-    let mut rates = optimizers.filter_map(|call| call.keyword("lr"));
-    rates.any(|rate| facts.slice(rate.value_span).contains('/'))
+/// Returns `true` if the optimizer of a window gets a learning rate that was divided, as for losses that are
+/// sums: `SGD(parameters, lr=rate / batch_size)`.
+fn has_divided_rate(facts: &Facts, window: &Window) -> bool {
+    let made = |call: &&Call| matches!(call.result.kind, Kind::Optimizer);
+    let step = step_of(facts, window);
+    let is_own = |call: &Call| facts.bound_to(call.span) == Some(step.receiver.as_str());
+    // An optimizer that is made elsewhere, or gets another name, may be any of them.
+    let is_known = facts.calls.iter().filter(made).any(is_own);
+    let mut optimizers = facts.calls.iter().filter(made).filter(|call| !is_known || is_own(call));
+    optimizers.any(|call| {
+        call.keyword("lr").is_some_and(|rate| facts.slice(rate.value_span).contains('/'))
+    })
 }
 
 /// Returns `true` if nothing that the loss of a window may come from divides by its length: what computes the
@@ -333,7 +339,7 @@ fn counted_parts<'a>(facts: &'a Facts, looped: &Loop) -> Option<&'a str> {
 
 /// Returns `true` for a loop over the parts of a batch: `zip(images.chunk(k), labels.chunk(k))`.
 fn iterates_parts(facts: &Facts, over: memfit_source::Span) -> bool {
-    let splits = |call: &&memfit_source::Call| {
+    let splits = |call: &&Call| {
         call.is_method("chunk")
             || call.is_method("split")
                 && !call

@@ -31,9 +31,9 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{CounterBinding, Residue};
+use memfit_source::{CounterBinding, Residue, Window};
 
-use crate::query::step_of;
+use crate::query::{step_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -70,9 +70,26 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if window.backwards.iter().any(|index| facts.ops[*index].site.order > step.site.order) {
             continue;
         }
+        if is_tested_again(context, window) {
+            continue;
+        }
         let dividend = context.slice(counted.dividend);
         findings
             .report(counted.span, format!("`{}` is 0 in the first iteration: the first window has one micro-batch, but is weighted as if it had `{}`", counted.counter, context.slice(counted.period)))
             .help(format!("count from one: `({dividend} + 1) % …`"));
     }
+}
+
+/// Returns `true` if the condition tests the counter a second time, as `i > 0 and i % k == 0` does: it may
+/// leave the first iteration out.
+fn is_tested_again(context: &Context<'_>, window: &Window) -> bool {
+    let uses = |text: &str| words(text).filter(|word| *word == window.counted.counter).count();
+    let counted = uses(context.slice(window.counted.span));
+    let mut around = context.facts.guards_of(Some(window.guard));
+    around.any(|id| {
+        let test = context.facts.guard(id).test;
+        let whole = uses(context.slice(test));
+        let is_own = test.start <= window.counted.span.start && window.counted.span.end <= test.end;
+        whole > if is_own { counted } else { 0 }
+    })
 }

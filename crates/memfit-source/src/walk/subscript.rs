@@ -1,6 +1,6 @@
 //! Items and slices.
 
-use ruff_python_ast::Expr;
+use ruff_python_ast::{Expr, Operator, UnaryOp};
 
 use super::definitions::dotted;
 use super::model_call::LAST_OPERATIONS;
@@ -135,6 +135,7 @@ impl<'a> Walker<'a> {
                 match (shares, is_loss) {
                     (true, _) => value.with_flags(Flags::VIEW),
                     (_, true) => value.with_flags(Flags::SCALAR),
+                    _ if is_mask(&node.slice) => value.without(Flags::VIEW),
                     _ => value,
                 }
             }
@@ -189,6 +190,16 @@ fn are_indices(node: &ruff_python_ast::ExprSubscript) -> bool {
     ["max", "min", "topk", "sort", "median", "kthvalue", "mode"].contains(&name)
         && !call.arguments.is_empty()
         && super::statement::literal(&node.slice) == Some(1)
+}
+
+/// Returns `true` for an index that is a mask or a list of indices: what it selects is a copy.
+fn is_mask(index: &Expr) -> bool {
+    match index {
+        Expr::Compare(_) | Expr::List(_) => true,
+        Expr::UnaryOp(node) => matches!(node.op, UnaryOp::Invert),
+        Expr::BinOp(node) => matches!(node.op, Operator::BitAnd | Operator::BitOr),
+        _ => false,
+    }
 }
 
 /// Returns `true` for an index or slice that selects a part.
