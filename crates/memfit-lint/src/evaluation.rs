@@ -280,20 +280,29 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
         let at = op.call.unwrap_or(op.span);
         let inputs = context.slice(at).split_once('(').map_or("", |(_, inputs)| inputs);
         // A sampler calls the model again and again.
-        let samples = op.via.is_none()
-            && op.site.looped != Some(looped)
-            && !is_trained_through(facts, op.span);
+        let samples =
+            op.via.is_none() && op.site.looped != Some(looped) && !is_trained_through(facts, op.span);
         let evaluates = names_evaluation(inputs) || is_evaluating(facts, &op.site, &op.receiver) || samples;
-        // A function that evaluates is looked at by itself.
-        let is_own = |id: FunctionId| {
-            id != FunctionId::MODULE && (wants_gradients(context, id) || facts.function(id).grad == Grad::Off)
-        };
-        if differentiates || !evaluates || op.via.is_some_and(is_own) {
+        if differentiates || !evaluates || op.via.is_some_and(|id| looks_after_itself(context, op, id)) {
             continue;
         }
         seen.push(branch);
         findings.report(at, WHY).label(backward.span, "the training step of the same loop").help(HELP);
     }
+}
+
+/// Returns `true` if a called function that runs a pass sets the mode of gradients or of its models itself:
+/// it is looked at by itself, where it is defined.
+fn looks_after_itself(context: &Context<'_>, op: &Op, called: FunctionId) -> bool {
+    let facts = context.facts;
+    let switches =
+        |other: &&Op| other.call == op.call && matches!(other.kind, OpKind::EvalMode | OpKind::TrainMode);
+    let callee = context.slice(op.call.unwrap_or(op.span)).split('(').next().unwrap_or_default();
+    let said = callee.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    facts.ops.iter().filter(switches).any(|other| other.via.is_some())
+        || ["val", "eval", "test"].iter().any(|word| said.contains(word))
+        || called != FunctionId::MODULE
+            && (wants_gradients(context, called) || facts.function(called).grad == Grad::Off)
 }
 
 /// `test_x`, `val_images.to(device)`

@@ -210,7 +210,9 @@ fn runs_pass(context: &Context<'_>, call: &Call) -> bool {
     });
     // `task.valid_step(model, batch)`
     let has_model = || call.arguments.iter().any(|given| given.value.is_module());
-    !is_own && (of_self || has_model())
+    // `model.predict(x)`, where a model of the project has the method.
+    let of_model = || call.receiver.as_ref().is_some_and(|receiver| receiver.value.is_module());
+    !is_own && (of_self || has_model() || of_model())
 }
 
 /// Returns `true` for a method that a base class leaves to its subclasses.

@@ -401,7 +401,26 @@ pub(crate) fn joins<'a>(facts: &'a Facts, container: &'a str) -> impl Iterator<I
 }
 
 /// Returns `true` if the container is concatenated on the GPU, so that it is needed there. What is moved to
-/// the host in the same statement is not.
+/// the host in the same statement, or by its name later in the function, is not, nor what is only saved or
+/// logged.
 pub(crate) fn joined_on_device(facts: &Facts, container: &str) -> bool {
-    joins(facts, container).any(|call| !is_followed_by(facts, call.span, &["cpu", "numpy", "tolist"]))
+    let to_host = ["cpu", "numpy", "tolist"];
+    let writes = ["add_histogram", "add_embedding", "add_pr_curve", "add_image", "add_images"];
+    let is_written = |join: &Call| {
+        facts.calls.iter().any(|call| {
+            (call.is("torch.save") || writes.iter().any(|way| call.is_method(way)))
+                && call.arguments.iter().any(|given| given.value_span == join.span)
+        })
+    };
+    let is_moved_later = |join: &Call| {
+        let Some(name) = facts.bound_to(join.span) else { return false };
+        facts.calls.iter().any(|call| {
+            call.site.function == join.site.function
+                && call.site.order > join.site.order
+                && to_host.iter().any(|way| call.is_method(way))
+                && call.receiver.as_ref().is_some_and(|of| facts.slice(of.span) == name)
+        })
+    };
+    joins(facts, container)
+        .any(|call| !is_followed_by(facts, call.span, &to_host) && !is_moved_later(call) && !is_written(call))
 }

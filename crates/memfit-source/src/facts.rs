@@ -570,6 +570,8 @@ pub struct Facts {
     pub model_arguments: Vec<ModelArgument>,
     /// Stores of values.
     pub stores: Vec<Store>,
+    /// Elements of displays that are stored as a whole: those of `x.append((a, b))`.
+    pub stored_parts: Vec<Store>,
     /// Items of `with` statements.
     pub withs: Vec<With>,
     /// `except` clauses.

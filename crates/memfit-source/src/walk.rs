@@ -74,6 +74,7 @@ struct Frame<'a> {
     ops: Vec<Op>,
     /// Stores with the graphs of their values.
     stores: Vec<(Store, Graph)>,
+    stored_parts: Vec<(Store, Graph)>,
     escaped: FxHashSet<&'a str>,
     /// `true` if it yields values.
     yields: bool,
@@ -215,6 +216,7 @@ impl Frame<'_> {
             silent: 0,
             ops: Vec::new(),
             stores: Vec::new(),
+            stored_parts: Vec::new(),
             escaped: FxHashSet::default(),
             yields: false,
             returned: None,
@@ -365,15 +367,7 @@ impl<'a> Walker<'a> {
         let next = Frame::new(FunctionId(0), Grad::On, self.graphs.count());
         let mut frame = std::mem::replace(&mut self.frame, next);
         if self.pass == 2 {
-            let returned: &[u32] = frame.returned.as_ref().map_or(&[], |(value, _)| &value.graph.ids);
-            for (mut store, graph) in frame.stores.drain(..) {
-                // The caller may still train on the returned value and its graphs.
-                let handed_on = graph.ids.iter().any(|id| returned.contains(id));
-                let value = Value { graph, ..Value::default() };
-                store.graph = self.graphs.state_of(&value);
-                store.escapes |= handed_on || frame.escaped.contains(store.target.as_str());
-                self.facts.stores.push(store);
-            }
+            self.settle_stores(&mut frame);
             self.facts.ops.extend(frame.ops.iter().cloned());
         }
         frame

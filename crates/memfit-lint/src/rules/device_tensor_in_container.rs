@@ -33,12 +33,14 @@
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
 use memfit_source::{
-    Argument, Call, Device, Facts, Flags, GraphState, IterableKind, Kind, LoopId, OpKind, Store, StoreKind,
+    Argument, Call, Device, Facts, Flags, FunctionId, GraphState, IterableKind, Kind, LoopId, OpKind, Store, StoreKind,
     Value,
 };
 
 use crate::data::is_over_data;
-use crate::query::{grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor};
+use crate::query::{
+    grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor, words,
+};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -52,9 +54,10 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_steps(context, findings);
+    of_returned(context, findings);
     of_trainers(context, findings);
     let adds = |store: &&Store| matches!(store.kind, StoreKind::Append | StoreKind::Join);
-    for store in facts.stores.iter().filter(adds) {
+    for store in facts.stores.iter().filter(adds).chain(&facts.stored_parts) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();
         // After the backward pass, an output has no activations left, but its own storage.
@@ -268,6 +271,65 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Finds outputs and batches that the steps of a Lightning module return for the end of the epoch, until which
+/// the framework keeps them on the GPU.
+fn of_returned(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for id in facts.function_ids() {
+        let function = facts.function(id);
+        let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
+        let step = function.name.rsplit('.').next().unwrap_or_default();
+        let Some(phase) = step.strip_suffix("_step") else { continue };
+        let ends = format!(".{phase}_epoch_end");
+        let collects = facts.functions.iter().any(|other| {
+            other.class == Some(class) && other.name.ends_with(&ends) && other.parameters.len() > 1
+        });
+        if !collects || !["training", "validation", "test"].contains(&phase) {
+            continue;
+        }
+        let mut large = function.returned_parts().filter(|part| {
+            part.key.is_some() && is_batch_or_output(context, id, context.slice(part.span))
+        });
+        let Some(first) = large.next() else { continue };
+        let mut found = findings.report(
+            first.span,
+            format!("Lightning keeps this of every `{step}` on the GPU, until `{phase}_epoch_end`"),
+        );
+        for other in large {
+            found = found.label(other.span, "and this");
+        }
+        found.help("return what you compute from it, or move it to the host with `.detach().cpu()`");
+    }
+}
+
+/// Returns `true` for a model's output or a part of the batch, detached or not, that is as large as the batch.
+fn is_batch_or_output(context: &Context<'_>, id: FunctionId, text: &str) -> bool {
+    let facts = context.facts;
+    let text = text.strip_suffix(".detach()").unwrap_or(text);
+    let is_path = text.chars().all(|c| c.is_alphanumeric() || "_.[]\"'".contains(c));
+    let batch = facts.function(id).parameters.get(1);
+    let root = words(text).next().unwrap_or_default();
+    // Inputs and targets, as what the model and the losses take; names and numbers are small.
+    let is_taken = || {
+        facts.calls.iter().any(|call| {
+            let name = context.slice(call.callee).to_ascii_lowercase();
+            let is_loss = name.contains("loss") || matches!(call.target.kind, Kind::Criterion { .. });
+            let passes = || facts.ops.iter().any(|op| op.kind == OpKind::Forward && op.span == call.span);
+            call.site.function == id
+                && call.arguments.iter().any(|given| context.slice(given.value_span) == text)
+                && (is_loss || passes())
+        })
+    };
+    let is_part = batch.is_some_and(|batch| batch == root && text.len() > batch.len()) && is_taken();
+    let by_model = facts.ops.iter().any(|op| {
+        op.kind == OpKind::Forward
+            && op.site.function == id
+            && op.via.is_none()
+            && facts.bound_to(op.span) == Some(text)
+    });
+    is_path && (is_part || by_model)
+}
+
 /// Returns `true` if a training step returns the value, or an item of it, as its loss: it may have a graph.
 fn is_returned(context: &Context<'_>, store: &Store) -> bool {
     if store.value.graph.is_none() {
@@ -299,7 +361,11 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let mut settings = facts.calls.iter().filter(|call| {
         call.is("transformers.TrainingArguments") || call.is("transformers.Seq2SeqTrainingArguments")
     });
-    let (Some(settings), None) = (settings.next(), settings.next()) else { return };
+    let (first, second) = (settings.next(), settings.next());
+    if first.is_none() {
+        of_parsed_settings(context, findings);
+    }
+    let (Some(settings), None) = (first, second) else { return };
     let generates =
         settings.keyword("predict_with_generate").is_some_and(|set| set.value.truth() != Some(false));
     if settings.is_open() || generates || settings.keyword("eval_accumulation_steps").is_some() {
@@ -323,6 +389,27 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
             .label(trainer.span, "in this trainer")
             .label(settings.span, "no `eval_accumulation_steps`")
             .help("pass `preprocess_logits_for_metrics` that returns only what the metric needs, such as `logits.argmax(-1)`, or set `eval_accumulation_steps`");
+    }
+}
+
+/// Finds trainers that compute metrics of all logits, whose settings come from the command line.
+fn of_parsed_settings(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let limits = ["eval_accumulation_steps", "preprocess_logits_for_metrics", "predict_with_generate"];
+    if !facts.calls.iter().any(|call| call.is("transformers.HfArgumentParser"))
+        || limits.iter().any(|setting| facts.text.contains(setting))
+    {
+        return;
+    }
+    let trainers = facts.calls.iter().filter(|call| call.is("transformers.Trainer"));
+    for trainer in trainers.filter(|trainer| has_many_logits(facts, trainer)) {
+        let metrics = trainer.keyword("compute_metrics").filter(|given| given.value.kind != Kind::None);
+        let Some(metrics) = metrics else { continue };
+        findings
+            .report(metrics.span, "each evaluation holds the logits of the whole data set on the GPU until it ends, unless `--eval_accumulation_steps` is given")
+            .note_unless(false)
+            .label(trainer.span, "in this trainer")
+            .help("pass `preprocess_logits_for_metrics` that returns only what the metric needs, such as `logits.argmax(-1)`");
     }
 }
 

@@ -35,7 +35,7 @@
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
-use memfit_source::{Facts, FunctionId, Grad, GraphState, LoopId, OpKind, Span, Store, StoreKind};
+use memfit_source::{Facts, FunctionId, Grad, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind};
 
 use crate::data::is_over_data;
 use crate::passes::{Pass, is_fed_by, is_volatile, mode_of, passes};
@@ -156,6 +156,7 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
         || facts.functions.iter().any(switches)
         || is_dropped(context, pass)
         || adapts(context, pass)
+        || is_frozen_before(context, pass)
     {
         return false;
     }
@@ -191,7 +192,10 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
             && is_plain_name(context.slice(over.iterable));
     let within_batches =
         facts.enclosing(Some(looped)).any(|id| is_over_data(context, id) || moves_targets(context, id));
-    let said = within_batches && names_evaluation(&facts.function(function).name);
+    // An evaluation may go over users or files, one in each iteration.
+    let goes_over = || over.iterable_kind == IterableKind::Other && is_fed_by(context, pass, looped);
+    let said = names_evaluation(&facts.function(function).name)
+        && (within_batches || !over.is_while && goes_over());
     let plays = over.is_while && names_evaluation(&facts.function(function).name);
     eval_mode && (!over.is_while || plays) && is_fed_by(context, pass, looped) || named && pass.is_own || said
 }
@@ -205,6 +209,20 @@ fn adapts(context: &Context<'_>, pass: &Pass<'_>) -> bool {
     by.chain(called)
         .filter(|id| *id != FunctionId::MODULE)
         .any(|id| crate::evaluation::wants_gradients(context, id))
+}
+
+/// Returns `true` if the function sets the model's parameters to require no gradients before the pass, as far
+/// as it does not set them back.
+fn is_frozen_before(context: &Context<'_>, pass: &Pass<'_>) -> bool {
+    let facts = context.facts;
+    let sets = facts.ops.iter().filter(|op| {
+        op.site.function == pass.site.function
+            && op.site.order < pass.site.order
+            && matches!(op.kind, OpKind::RequireGrad { .. })
+            && (op.receiver == pass.receiver
+                || pass.weights.is_some_and(|weights| facts.overlap(&op.weights, weights) == Overlap::Yes))
+    });
+    sets.last().is_some_and(|last| last.kind != OpKind::RequireGrad { on: Some(true) })
 }
 
 /// Returns `true` for a loop that moves its variables to the GPU: they are batches.

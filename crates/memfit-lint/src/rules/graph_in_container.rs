@@ -37,10 +37,10 @@
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{Flags, Grad, GraphState, Kind, OpKind, Store, StoreKind};
+use memfit_source::{Backward, Flags, Grad, GraphState, Kind, Op, OpKind, Store, StoreKind, Value};
 
 use crate::query::{
-    backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins,
+    backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins, words,
 };
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -49,6 +49,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    of_parameters(context, findings);
     in_forward(context, findings);
     maps_in_forward(context, findings);
     for store in &facts.stores {
@@ -58,12 +59,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             || (store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
                 && !has_constant_key(context, store));
-        if !into {
+        if !into && !sums_retained(context, store) {
             continue;
         }
         // A concatenated tensor contains the graphs of earlier iterations.
         let grown = match store.kind {
-            StoreKind::Join | StoreKind::Give => store.grows,
+            StoreKind::Join | StoreKind::Give | StoreKind::Add => store.grows,
             _ if sampled => store.grows,
             _ => grows(facts, store),
         };
@@ -124,6 +125,34 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+/// Returns `true` for a running sum of values whose graphs `retain_graph` keeps, which nothing trains on.
+fn sums_retained(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let is_trained = || {
+        backwards(facts).any(|(op, backward)| {
+            op.site.function == store.site.function
+                && words(context.slice(backward.loss_span)).any(|word| word == store.target)
+        })
+    };
+    store.kind == StoreKind::Add
+        && store.graph == GraphState::Retained
+        && store.grows.is_some_and(|looped| facts.trains(looped))
+        && !is_trained()
+}
+
+/// Returns `true` if the loop around a backward pass keeps what the pass retains: the store is reported, with
+/// `retain_graph` as its cause.
+pub(super) fn keeps_retained(context: &Context<'_>, op: &Op, backward: &Backward) -> bool {
+    let facts = context.facts;
+    facts.stores.iter().any(|store| {
+        let adds = matches!(store.kind, StoreKind::Append | StoreKind::Join);
+        store.graph == GraphState::Retained
+            && store.site.function == op.site.function
+            && store.value.graph.overlaps(&backward.loss.graph)
+            && (adds && grows(facts, store).is_some() || sums_retained(context, store))
+    })
 }
 
 /// Returns `true` if what a container has is joined, and a backward pass goes through it after that.
@@ -305,5 +334,25 @@ mod tests {
         ] {
             assert_eq!(takes_numbers(text, "losses"), numbers, "{text}");
         }
+    }
+}
+
+/// Finds moving averages of parameters that are made of the parameters themselves: each average has the graph
+/// of the one before.
+fn of_parameters(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::GiveSum) {
+        let Kind::Tuple(parts) = &store.value.kind else { continue };
+        // `detach()`, `data` and `no_grad` leave none.
+        let is_parameter = |part: &Value| part.is(Flags::WEIGHTS) && !part.graph.is_none();
+        if store.site.grad != Grad::On || store.grows.is_none() || !parts.iter().any(is_parameter) {
+            continue;
+        }
+        findings
+            .report(
+                store.value_span,
+                format!("`{}` averages parameters with their graph: each average keeps the one before, and a copy of the weights in every iteration", store.target),
+            )
+            .help("pass `parameter.detach()`, or update under `torch.no_grad()`");
     }
 }

@@ -159,7 +159,8 @@ fn runs_again(facts: &Facts) -> bool {
 /// forward pass and trained through.
 fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -> bool {
     let facts = context.facts;
-    let trains = facts.functions.iter().any(|function| {
+    let others = facts.function_ids().filter(|id| !hooks.contains(id)).map(|id| facts.function(id));
+    let trains = { others }.any(|function| {
         let name = function.name.rsplit('.').next().unwrap_or_default();
         // `forward_features(model, x)` is a function of its own in some projects.
         (name.starts_with("forward") || name == "training_step")

@@ -32,7 +32,7 @@
 //! ## References
 //! - [torch.nn.RNN](https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html)
 
-use memfit_source::{Call, Facts, Grad, Kind, LoopId, OpKind};
+use memfit_source::{Backward, Call, Facts, Grad, Kind, LoopId, Op, OpKind, Span};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -49,32 +49,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     in_models(context, findings);
     for (op, backward) in backwards(facts) {
-        // With `retain_graph`, it goes through the graphs of all iterations before.
+        let Some((call, state)) = carried_state(context, op, backward) else { continue };
         let keeps = backward.retain.is_some() && backward.carried;
-        let known = !backward.freed.is_none() || keeps;
-        let Some(looped) = op.site.looped.filter(|_| known && op.via.is_none()) else { continue };
-        let earlier = if keeps { &backward.loss.graph } else { &backward.freed };
-        // The first iteration of an inner loop gets what the outer one carries.
-        let is_inner = |call: &Call| call.site.looped != Some(looped);
-        // The state: a value that a call in the loop both takes and returns.
-        let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
-            let bound = facts.bound_to(call.span)?;
-            if cuts_state(facts, call) {
-                return None;
-            }
-            let own = |name: &&str| {
-                names(bound).any(|word| word == *name) || is_unpacked(context, looped, bound, name)
-            };
-            call.arguments.iter().find_map(|argument| {
-                // A returned number or device has no graph. What this iteration computed before is new.
-                let hangs = argument.value.graph.overlaps(earlier)
-                    && (keeps || is_inner(call) || argument.value.graph.is_no_later_than(earlier))
-                    && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
-                let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
-                Some((call.span, name.to_owned()))
-            })
-        });
-        let Some((call, state)) = carried else { continue };
         let (effect, what) = if keeps {
             (
                 "the backward pass goes through all iterations before, whose activations are kept",
@@ -88,11 +64,50 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         findings
             .report(call, format!("`{state}` comes from the previous iteration with its graph: {effect}"))
-            .label(op.span, what)
+            .label(if op.via.is_some() { call } else { op.span }, what)
             .help(format!(
                 "detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"
             ));
     }
+}
+
+/// Call and state by which a backward pass goes through the graphs of iterations before: a value that a call
+/// in the loop both takes and returns.
+pub(super) fn carried_state(
+    context: &Context<'_>,
+    op: &Op,
+    backward: &Backward,
+) -> Option<(Span, String)> {
+    let facts = context.facts;
+    // With `retain_graph`, it goes through the graphs of all iterations before. The step may be a function
+    // that takes the state and returns it.
+    let keeps = backward.retain.is_some() && backward.carried;
+    let by_step = op.via.is_some() && backward.carried;
+    let known = !backward.freed.is_none() || keeps || by_step;
+    let looped = op.site.looped.filter(|_| known && (op.via.is_none() || by_step && !op.deep))?;
+    let earlier = if keeps || by_step { &backward.loss.graph } else { &backward.freed };
+    // The first iteration of an inner loop gets what the outer one carries.
+    let is_inner = |call: &Call| call.site.looped != Some(looped);
+    let takes = |call: &&Call| {
+        if by_step { op.call == Some(call.span) } else { facts.within(&call.site, looped) }
+    };
+    facts.calls.iter().filter(takes).find_map(|call| {
+        let bound = facts.bound_to(call.span)?;
+        if cuts_state(facts, call) {
+            return None;
+        }
+        let own = |name: &&str| {
+            names(bound).any(|word| word == *name) || is_unpacked(context, looped, bound, name)
+        };
+        call.arguments.iter().find_map(|argument| {
+            // A returned number or device has no graph. What this iteration computed before is new.
+            let hangs = argument.value.graph.overlaps(earlier)
+                && (keeps || by_step || is_inner(call) || argument.value.graph.is_no_later_than(earlier))
+                && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
+            let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
+            Some((call.span, name.to_owned()))
+        })
+    })
 }
 
 /// Returns `true` for the call of a model whose class detaches values: the state that it returns may be cut.

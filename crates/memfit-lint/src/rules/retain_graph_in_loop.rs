@@ -48,6 +48,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let (Some(retain), Some(looped)) = (backward.retain, op.site.looped) else { continue };
+        // What keeps the graph is reported itself.
+        if super::graph_in_container::keeps_retained(context, op, backward) {
+            continue;
+        }
         // The next iteration may use the part of the graph that was built before the loop.
         if op.deep || backward.create.is_some() || backward.has_outer_graph || backward.carried {
             continue;

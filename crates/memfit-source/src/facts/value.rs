@@ -197,7 +197,6 @@ impl Flags {
     pub const RANDOM: Self = Self(1 << 18);
     /// A model with parameters that do not require gradients.
     pub const FROZEN: Self = Self(1 << 19);
-
     /// Contained bytes: it was divided by 255.
     pub const BYTES: Self = Self(1 << 20);
     /// An option that is named as the size of a batch.
@@ -216,6 +215,8 @@ impl Flags {
     pub const GIVEN: Self = Self(1 << 28);
     /// A number that was read from a tensor, or made of such numbers: it is cut from the tensor's graph.
     pub const READ: Self = Self(1 << 29);
+    /// The length of a tensor's first dimension, such as the number of a batch's samples.
+    pub const SAMPLES: Self = Self(1 << 30);
     /// Computed from the name's own value before, without its graph.
     pub const CUT_OFF: Self = Self(1 << 24);
 

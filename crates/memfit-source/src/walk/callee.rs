@@ -99,6 +99,12 @@ impl<'a> Walker<'a> {
             binding.value.path()?;
             return self.interned_name(callee).filter(|path| path.starts_with(name));
         }
+        // `crnn = crnn.CRNN()`: the module binds the name of what it imported to something else.
+        if self.frame.function != FunctionId(0)
+            && self.module.get(name).is_some_and(|binding| binding.value.is_object())
+        {
+            return None;
+        }
         if !self.definitions.imports.contains_key(name) {
             let own = self.definitions.top_functions.contains_key(name)
                 || self.definitions.top_classes.contains_key(name)

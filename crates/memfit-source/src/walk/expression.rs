@@ -364,6 +364,10 @@ impl<'a> Walker<'a> {
                 if !matches!(factor.kind, Kind::Int(_)) {
                     flags = flags.union(Flags::OPAQUE);
                 }
+                // A mean times the number of samples is their sum.
+                if factor.is(Flags::SAMPLES) {
+                    flags = flags.union(Flags::SUMMED);
+                }
             }
             _ => {}
         }

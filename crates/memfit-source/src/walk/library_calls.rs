@@ -435,6 +435,11 @@ pub(super) fn device_of(value: &Value) -> Device {
         Kind::Device(device) => *device,
         Kind::Str(text) if text.starts_with("cuda") => Device::Cuda,
         Kind::Str(text) if &**text == "cpu" => Device::Cpu,
+        // `world.device`, a setting of another module
+        Kind::Path(path) => match crate::names::value_by_name(path).kind {
+            Kind::Device(device) if path.contains('.') && !path.starts_with("torch.") => device,
+            _ => Device::Unknown,
+        },
         _ => Device::Unknown,
     }
 }

@@ -151,18 +151,7 @@ impl<'a> Walker<'a> {
                 }
                 let Some(argument) = call.arguments.last() else { return Value::from_kind(Kind::None) };
                 if let Expr::Attribute(attribute) = &*node.func {
-                    let owner = match &*attribute.value {
-                        Expr::Subscript(subscript) => &*subscript.value,
-                        // `history.setdefault("loss", []).append(loss)`
-                        Expr::Call(call) => match &*call.func {
-                            Expr::Attribute(of) if ["setdefault", "get"].contains(&of.attr.id.as_str()) => {
-                                &*of.value
-                            }
-                            _ => &*attribute.value,
-                        },
-                        other => other,
-                    };
-                    if let Some(target) = dotted(owner, self.text) {
+                    if let Some(target) = dotted(super::stores::container_of(&attribute.value), self.text) {
                         self.store(
                             StoreKind::Append,
                             target,
@@ -170,6 +159,9 @@ impl<'a> Walker<'a> {
                             argument.value_span,
                             call.span,
                         );
+                        if let Some(display) = node.arguments.args.last().filter(|_| name == "append") {
+                            self.store_parts(target, display, call.span);
+                        }
                     }
                 }
                 Value::from_kind(Kind::None)
@@ -353,7 +345,12 @@ impl<'a> Walker<'a> {
                     }
                 }
                 let is_read = name == "item" && !value.graph.is_none();
-                Value::from_kind(Kind::Number).with_flags(if is_read { Flags::READ } else { Flags::NONE })
+                let is_first = || call.arguments.first().is_some_and(|place| place.value.int() == Some(0));
+                Value::from_kind(Kind::Number).with_flags(match name {
+                    "size" if is_first() => Flags::SAMPLES,
+                    _ if is_read => Flags::READ,
+                    _ => Flags::NONE,
+                })
             }
             // `cpu()` copies nothing that is already on the host.
             Method::Cpu if value.device == Device::Cpu => moved(Device::Cpu),

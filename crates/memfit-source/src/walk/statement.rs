@@ -9,7 +9,7 @@ use super::bindings::mentions;
 use super::definitions::dotted;
 use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
-use crate::facts::{CounterBinding, ImportFrom, LoopId, Store, StoreKind, Update};
+use crate::facts::{CounterBinding, ImportFrom, LoopId, StoreKind, Update};
 use crate::facts::{Flags, Grad, GraphState, Kind, Value};
 use crate::position::Span;
 
@@ -425,12 +425,7 @@ impl<'a> Walker<'a> {
         whole: Span,
     ) {
         let (held, _) = self.lookup(target);
-        let root = target.split('[').next().unwrap_or(target);
-        let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root));
-        // What begins in one branch (`x = v if x is None`) grows in the others.
-        let grows = matches!(how, StoreKind::Add | StoreKind::Join);
-        let outer = bound.map(|binding| binding.outer);
-        let bound = bound.map(|binding| if grows { binding.outer } else { binding.looped });
+        let origin = self.origin_of_target(how, target);
         if matches!(how, StoreKind::Append | StoreKind::Item) {
             self.add_item(target, value);
         }
@@ -447,34 +442,7 @@ impl<'a> Walker<'a> {
         if !self.recording() {
             return;
         }
-        let grows = match bound {
-            Some(bound) => self.outermost_until(bound),
-            None => self.outermost_until(None),
-        };
-        let store = Store {
-            kind: how,
-            target: target.to_owned(),
-            span: whole,
-            value_span,
-            value: value.clone(),
-            target_value: held,
-            grows,
-            grows_between_resets: self.outermost_until(outer.flatten()),
-            live_somewhere: value
-                .graph
-                .ids
-                .iter()
-                .any(|id| value.graph.has(*id) && self.graphs.state(*id) == GraphState::Live),
-            graph: crate::GraphState::Unknown,
-            graph_then: self.graphs.state_of(value),
-            escapes: target.contains('.') || bound.is_none(),
-            carried: self.is_carried(value),
-            built_there: self.is_built_in(value, grows),
-            by: None,
-            sampled: false,
-            stays: false,
-            site: self.site(),
-        };
+        let store = self.new_store(how, target, value, (value_span, whole), held, origin);
         self.record_stored_parameters(&store);
         self.frame.stores.push((store, value.graph.clone()));
     }

@@ -3,16 +3,31 @@
 
 use ruff_python_ast::Expr;
 
-use super::Walker;
+use super::{Frame, Walker};
 use crate::facts::{
     Call, Flags, FunctionId, Grad, Graph, GraphState, Kind, LoopId, ModelArgument, Store, StoreKind, Value,
 };
 use crate::position::Span;
 use crate::project::{StoredParameters, Summary};
 
+/// Maximum number of elements of a display that are recorded.
+const MAX_PARTS: usize = 16;
+
 /// Functions that concatenate or stack tensors.
 const JOIN_FUNCTIONS: &[&str] =
     &["torch.cat", "torch.concat", "torch.concatenate", "torch.vstack", "torch.hstack", "torch.row_stack"];
+
+/// Container to which `losses`, `history["loss"]` and `history.setdefault("loss", [])` belong.
+pub(super) fn container_of(receiver: &Expr) -> &Expr {
+    match receiver {
+        Expr::Subscript(subscript) => &subscript.value,
+        Expr::Call(call) => match &*call.func {
+            Expr::Attribute(of) if ["setdefault", "get"].contains(&of.attr.id.as_str()) => &of.value,
+            _ => receiver,
+        },
+        other => other,
+    }
+}
 
 impl<'a> Walker<'a> {
     /// Records `x = torch.cat([x, v])`, which grows like a list with `append(v)`.
@@ -51,6 +66,92 @@ impl<'a> Walker<'a> {
         true
     }
 
+    /// Loops in which the target of a store began, where it may accumulate and where it is made anew on some
+    /// paths only. `None` for a target without a binding here.
+    pub(super) fn origin_of_target(
+        &self,
+        how: StoreKind,
+        target: &str,
+    ) -> Option<(Option<LoopId>, Option<LoopId>)> {
+        let root = target.split('[').next().unwrap_or(target);
+        let bound = self.frame.env.get(target).or_else(|| self.frame.env.get(root))?;
+        // What begins in one branch (`x = v if x is None`) grows in the others.
+        let grows = matches!(how, StoreKind::Add | StoreKind::Join);
+        Some((if grows { bound.outer } else { bound.looped }, bound.outer))
+    }
+
+    /// Records the elements of a list, tuple or dictionary display that is appended as a whole.
+    pub(super) fn store_parts(&mut self, target: &'a str, display: &'a Expr, whole: Span) {
+        if !self.recording() {
+            return;
+        }
+        let parts: Vec<&'a Expr> = match display {
+            Expr::List(node) => node.elts.iter().collect(),
+            Expr::Tuple(node) => node.elts.iter().collect(),
+            Expr::Dict(node) => node.items.iter().map(|item| &item.value).collect(),
+            _ => return,
+        };
+        let origin = self.origin_of_target(StoreKind::Append, target);
+        for part in parts.into_iter().take(MAX_PARTS) {
+            let value = self.evaluate_silently(part);
+            let (held, _) = self.lookup(target);
+            let store =
+                self.new_store(StoreKind::Append, target, &value, (super::span(part), whole), held, origin);
+            self.frame.stored_parts.push((store, value.graph.clone()));
+        }
+    }
+
+    pub(super) fn new_store(
+        &mut self,
+        how: StoreKind,
+        target: &str,
+        value: &Value,
+        (value_span, whole): (Span, Span),
+        held: Value,
+        origin: Option<(Option<LoopId>, Option<LoopId>)>,
+    ) -> Store {
+        let grows = self.outermost_until(origin.and_then(|(bound, _)| bound));
+        Store {
+            kind: how,
+            target: target.to_owned(),
+            span: whole,
+            value_span,
+            value: value.clone(),
+            target_value: held,
+            grows,
+            grows_between_resets: self.outermost_until(origin.and_then(|(_, outer)| outer)),
+            live_somewhere: value
+                .graph
+                .ids
+                .iter()
+                .any(|id| value.graph.has(*id) && self.graphs.state(*id) == GraphState::Live),
+            graph: GraphState::Unknown,
+            graph_then: self.graphs.state_of(value),
+            escapes: target.contains('.') || origin.is_none(),
+            carried: self.is_carried(value),
+            built_there: self.is_built_in(value, grows),
+            by: None,
+            sampled: false,
+            stays: false,
+            site: self.site(),
+        }
+    }
+
+    /// Records the stores of a function that ends, with the states of their graphs.
+    pub(super) fn settle_stores(&mut self, frame: &mut Frame<'a>) {
+        let returned: &[u32] = frame.returned.as_ref().map_or(&[], |(value, _)| &value.graph.ids);
+        let mut settled = |(mut store, graph): (Store, Graph)| {
+            // The caller may still train on the returned value and its graphs.
+            let handed_on = graph.ids.iter().any(|id| returned.contains(id));
+            let value = Value { graph, ..Value::default() };
+            store.graph = self.graphs.state_of(&value);
+            store.escapes |= handed_on || frame.escaped.contains(store.target.as_str());
+            store
+        };
+        self.facts.stores.extend(std::mem::take(&mut frame.stores).into_iter().map(&mut settled));
+        self.facts.stored_parts.extend(std::mem::take(&mut frame.stored_parts).into_iter().map(settled));
+    }
+
     /// Returns `true` if a value's graph contains that of an earlier iteration.
     pub(super) fn is_carried(&self, value: &Value) -> bool {
         let earlier = self.frame.loop_first_graph..self.frame.iteration_first_graph;
@@ -76,7 +177,8 @@ impl<'a> Walker<'a> {
     /// Records that a method adds its parameters to a container of its object.
     pub(super) fn record_stored_parameters(&mut self, store: &Store) {
         let graph = &store.value.graph;
-        let sums = store.kind == StoreKind::Add && graph.ids.iter().any(|id| graph.has(*id));
+        let adds = store.kind == StoreKind::Add || self.averages_item(store);
+        let sums = adds && graph.ids.iter().any(|id| graph.has(*id));
         if !(sums || matches!(store.kind, StoreKind::Append | StoreKind::Item))
             || !store.target.starts_with("self.")
         {
@@ -101,6 +203,28 @@ impl<'a> Walker<'a> {
                 stays,
             });
         }
+    }
+
+    /// Returns `true` for a value that is computed from the item that it replaces, as a moving average is:
+    /// `shadow[name] = 0.9 * shadow[name] + 0.1 * value`, at once or by a name.
+    fn averages_item(&self, store: &Store) -> bool {
+        let whole = self.slice(store.span);
+        let Some((item, value)) = whole.split_once('=').map(|(item, value)| (item.trim(), value)) else {
+            return false;
+        };
+        let is_item = store.kind == StoreKind::Item && item.ends_with(']');
+        let reads = |text: &str| text.contains(item) && ["+", "lerp"].iter().any(|way| text.contains(way));
+        let by_name = || {
+            let name = value.trim().split(['.', '(']).next().unwrap_or_default();
+            let body = self.slice(self.facts.function(self.frame.function).span);
+            body.lines().any(|line| {
+                line.trim()
+                    .strip_prefix(name)
+                    .and_then(|rest| rest.trim().strip_prefix('='))
+                    .is_some_and(reads)
+            })
+        };
+        is_item && (reads(value) || by_name())
     }
 
     /// Returns `true` if the class being walked selects elements of a container at random.

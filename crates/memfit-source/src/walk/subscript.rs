@@ -94,6 +94,9 @@ impl<'a> Walker<'a> {
         if is_number_of_old(node) {
             return Value::from_kind(Kind::Number);
         }
+        if is_first_size(node) {
+            return Value::from_kind(Kind::Number).with_flags(Flags::SAMPLES);
+        }
         if are_indices(node) {
             return Value::tensor(Graph::none()).with_device(owner.device);
         }
@@ -177,6 +180,12 @@ impl Value {
 /// Returns `true` for `loss.data[0]`.
 fn is_number_of_old(node: &ruff_python_ast::ExprSubscript) -> bool {
     matches!(&*node.value, Expr::Attribute(owner) if owner.attr.id.as_str() == "data")
+        && super::statement::literal(&node.slice) == Some(0)
+}
+
+/// Returns `true` for `x.shape[0]`.
+fn is_first_size(node: &ruff_python_ast::ExprSubscript) -> bool {
+    matches!(&*node.value, Expr::Attribute(owner) if owner.attr.id.as_str() == "shape")
         && super::statement::literal(&node.slice) == Some(0)
 }
 

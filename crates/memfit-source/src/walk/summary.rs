@@ -101,6 +101,7 @@ impl<'a> Walker<'a> {
             .ops
             .iter()
             .take(MAX_CALL_OPS)
+            .filter(|op| !self.is_dropped(op))
             .map(|op| SummaryOp {
                 kind: op.kind.clone(),
                 receiver: outside_name(&op.receiver, &function.name, frame),
@@ -151,6 +152,20 @@ impl<'a> Walker<'a> {
             arrays: if frame.arrays.len() < frame.returns { frame.arrays.clone() } else { Vec::new() },
             stored_parameters: frame.stored_parameters.clone(),
         }
+    }
+
+    /// Returns `true` for a pass on constants whose output is dropped, such as one that warms a model up: its
+    /// graph is gone at once.
+    fn is_dropped(&self, op: &Op) -> bool {
+        let makes = ["torch.zeros(", "torch.ones(", "torch.rand(", "torch.randn("];
+        op.kind == OpKind::Forward
+            && op.via.is_none()
+            && self.facts.calls.iter().any(|call| {
+                let given = call.arguments.first().map(|first| self.slice(first.value_span));
+                call.span == op.span
+                    && call.is_statement
+                    && given.is_some_and(|given| makes.iter().any(|make| given.starts_with(make)))
+            })
     }
 
     /// Graphs that a function makes and that its caller may see: in its result, in attributes, in its passes.
