@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,22 @@ def test_a_checkpoint_warns():
     reentrant = sum(parameter.grad is not None for parameter in model.parameters())
     said = f"with the reentrant implementation {reentrant} of 2 parameters get a gradient, with the other {other} of 2"
     says("checkpoint-without-use-reentrant", said)
+
+
+@proof("checkpoint-kept-on-device")
+def test_a_checkpoint_stays_beside_the_model_that_it_was_copied_into(tmp_path):
+    file = tmp_path / "x.pt"
+    model = nn.Linear(1024, 1024, bias=False)
+    torch.save(model.state_dict(), file)
+    state = torch.load(file, map_location="cpu")
+    model.load_state_dict(state)
+    assert state["weight"].data_ptr() != model.weight.data_ptr()
+    kept = state["weight"].untyped_storage().nbytes()
+    alive = weakref.ref(state["weight"])
+    del state
+    assert alive() is None
+    said = f"a checkpoint of a model of {size(model.weight.nbytes)} keeps {size(kept)}; deleted"
+    says("checkpoint-kept-on-device", said)
 
 
 @proof("load-without-map-location")

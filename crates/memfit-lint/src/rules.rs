@@ -17,6 +17,7 @@ rules! {
     backward_on_no_grad_loss,
     batch_norm_under_accumulation,
     blocking_copy_from_pinned,
+    checkpoint_kept_on_device,
     checkpoint_without_use_reentrant,
     clip_before_unscale,
     collective_on_one_rank,

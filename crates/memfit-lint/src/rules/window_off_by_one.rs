@@ -80,16 +80,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` if the condition tests the counter a second time, as `i > 0 and i % k == 0` does: it may
-/// leave the first iteration out.
+/// Returns `true` if the condition also requires something else of the counter, as `i > 0 and i % k == 0`
+/// does: it may leave the first iteration out.
 fn is_tested_again(context: &Context<'_>, window: &Window) -> bool {
-    let uses = |text: &str| words(text).filter(|word| *word == window.counted.counter).count();
-    let counted = uses(context.slice(window.counted.span));
+    let counter = window.counted.counter.as_str();
     let mut around = context.facts.guards_of(Some(window.guard));
     around.any(|id| {
-        let test = context.facts.guard(id).test;
-        let whole = uses(context.slice(test));
-        let is_own = test.start <= window.counted.span.start && window.counted.span.end <= test.end;
-        whole > if is_own { counted } else { 0 }
+        let test = context.slice(context.facts.guard(id).test);
+        let requires = |part: &str| !part.contains('%') && words(part).any(|word| word == counter);
+        test.split(" and ").any(requires) && (test.contains(" and ") || !test.contains('%'))
     })
 }
