@@ -443,7 +443,8 @@ pub(crate) fn is_tested(facts: &Facts, id: FunctionId) -> bool {
     let is_case = class.is_some_and(|class| class.bases.iter().any(|base| base.ends_with("TestCase")));
     let last = function.name.rsplit('.').next().unwrap_or_default();
     // A test function takes fixtures, and asserts.
-    is_case || last.starts_with("test_") && facts.slice(function.span).contains("assert ")
+    is_case
+        || last.trim_start_matches('_').starts_with("test_") && facts.slice(function.span).contains("assert ")
 }
 
 /// Returns `true` if a training program calls a function again and again: from a loop, from a function that

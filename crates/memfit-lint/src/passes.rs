@@ -28,7 +28,9 @@ pub(crate) fn add_methods(facts: &Facts, methods: &mut Methods) {
         }
         let of_this = handed.iter().filter(|(function, _)| *function == id && !passes);
         let hands_to: Vec<String> = of_this.map(|(_, name)| (*name).to_owned()).collect();
-        let turns = ["no_grad", "inference_mode", "set_grad_enabled"].iter().any(|word| text.contains(word));
+        let turns = ["no_grad", "inference_mode", "set_grad_enabled", "volatile"]
+            .iter()
+            .any(|word| text.contains(word));
         let trains = ops().any(|op| op.kind.differentiates());
         let name = function.name.rsplit('.').next().unwrap_or_default();
         let known = methods.entry(name.to_owned()).or_default();

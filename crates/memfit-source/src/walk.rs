@@ -240,7 +240,7 @@ impl Frame<'_> {
 impl<'a> Walker<'a> {
     /// Creates a walker with the definitions, before any walk.
     fn new(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Self {
-        let mut definitions = Definitions::collect(&module.body);
+        let mut definitions = Definitions::collect(&module.body, text);
         definitions.bring_starred(text, imports);
         let functions = definitions.functions.len();
         let mut walker = Self {

@@ -316,7 +316,10 @@ fn is_batch_or_output(context: &Context<'_>, id: FunctionId, text: &str) -> bool
             let is_loss = name.contains("loss") || matches!(call.target.kind, Kind::Criterion { .. });
             let passes = || facts.ops.iter().any(|op| op.kind == OpKind::Forward && op.span == call.span);
             call.site.function == id
-                && call.arguments.iter().any(|given| context.slice(given.value_span) == text)
+                && call
+                    .arguments
+                    .iter()
+                    .any(|given| given.name.is_none() && context.slice(given.value_span) == text)
                 && (is_loss || passes())
         })
     };

@@ -192,8 +192,12 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
             && is_plain_name(context.slice(over.iterable));
     let within_batches =
         facts.enclosing(Some(looped)).any(|id| is_over_data(context, id) || moves_targets(context, id));
-    // An evaluation may go over users or files, one in each iteration.
-    let goes_over = || over.iterable_kind == IterableKind::Other && is_fed_by(context, pass, looped);
+    // An evaluation may go over users or files, one in each iteration. What predicts may train as well.
+    let goes_over = || {
+        over.iterable_kind == IterableKind::Other
+            && tests(&facts.function(function).name)
+            && is_fed_by(context, pass, looped)
+    };
     let said = names_evaluation(&facts.function(function).name)
         && (within_batches || !over.is_while && goes_over());
     let plays = over.is_while && names_evaluation(&facts.function(function).name);
@@ -259,6 +263,13 @@ fn names_evaluation(function: &str) -> bool {
     ["evaluate", "eval", "validate", "validation", "valid", "val", "test", "predict", "inference"]
         .contains(&first)
         || words.any(|word| whole.contains(&word))
+}
+
+/// `evaluate`, `Trainer.validate_epoch`, not `predict`
+fn tests(function: &str) -> bool {
+    let last = function.rsplit('.').next().unwrap_or(function);
+    let first = last.trim_start_matches('_').split('_').next().unwrap_or(last);
+    ["evaluate", "eval", "validate", "validation", "valid", "val", "test"].contains(&first)
 }
 
 /// `val_loader`, `self.test_dl`, `enumerate(eval_dataloader)`

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
 use ruff_text_size::Ranged as _;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{ClassId, FunctionId};
 use crate::project::Imports;
@@ -39,10 +39,15 @@ pub(super) struct Definitions<'a> {
     pub(super) starred: bool,
     /// Modules from which all names are imported.
     pub(super) starred_modules: Vec<Arc<str>>,
+    /// Names that are bound to an element of a container, each with the container.
+    elements: Vec<(&'a str, &'a str)>,
+    /// Containers of models: the mode of an element is switched.
+    model_lists: FxHashSet<&'a str>,
+    text: &'a str,
 }
 
 impl<'a> Definitions<'a> {
-    pub(super) fn collect(body: &'a [Stmt]) -> Self {
+    pub(super) fn collect(body: &'a [Stmt], text: &'a str) -> Self {
         let mut found = Self {
             functions: vec![FunctionNode { node: None, class: None, parent: FunctionId(0) }],
             classes: Vec::new(),
@@ -53,6 +58,9 @@ impl<'a> Definitions<'a> {
             imports: FxHashMap::default(),
             starred: false,
             starred_modules: Vec::new(),
+            elements: Vec::new(),
+            model_lists: FxHashSet::default(),
+            text,
         };
         found.body(body, None, FunctionId(0), 0);
         found
@@ -71,6 +79,12 @@ impl<'a> Definitions<'a> {
                 self.imports.insert(&text[at..at + name.len()], format!("{module}{between}{name}").into());
             }
         }
+    }
+
+    /// Returns `true` for a name that is bound to an element of a container of models, as the mode of another
+    /// element shows.
+    pub(super) fn is_one_of_models(&self, name: &str) -> bool {
+        self.elements.iter().any(|(bound, container)| *bound == name && self.model_lists.contains(container))
     }
 
     fn body(&mut self, body: &'a [Stmt], class: Option<ClassId>, parent: FunctionId, depth: usize) {
@@ -154,6 +168,26 @@ impl<'a> Definitions<'a> {
                 }
                 self.body(&node.orelse, class, parent, depth + 1);
                 self.body(&node.finalbody, class, parent, depth + 1);
+            }
+            // `teacher = models[-1]`
+            Stmt::Assign(node) => {
+                if let ([target], Expr::Subscript(element)) = (node.targets.as_slice(), &*node.value)
+                    && let Some(name) = dotted(target, self.text)
+                    && let Some(container) = dotted(&element.value, self.text)
+                {
+                    self.elements.push((name, container));
+                }
+            }
+            // `models[0].eval()`
+            Stmt::Expr(node) => {
+                if let Expr::Call(call) = &*node.value
+                    && let Expr::Attribute(switch) = &*call.func
+                    && ["eval", "train"].contains(&switch.attr.id.as_str())
+                    && let Expr::Subscript(element) = &*switch.value
+                    && let Some(container) = dotted(&element.value, self.text)
+                {
+                    self.model_lists.insert(container);
+                }
             }
             Stmt::Match(node) => {
                 for case in &node.cases {

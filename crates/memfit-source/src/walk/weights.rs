@@ -320,25 +320,9 @@ impl<'a> Walker<'a> {
             let before = || text[..at].chars().next_back();
             used && !before().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '.')
         });
-        let found = found || self.is_one_of_models(name);
+        let found = found || self.definitions.is_one_of_models(name);
         self.used_as_models.insert(name, found);
         found
-    }
-
-    /// Returns `true` for a name that is bound to an element of a container of models, as the mode of another
-    /// element shows: `teacher = models[-1]`, `models[0].eval()`.
-    fn is_one_of_models(&self, name: &str) -> bool {
-        let mut lines = self.text.lines();
-        let bound = lines.find_map(|line| {
-            let value = line.trim().strip_prefix(name)?.trim_start().strip_prefix('=')?.trim();
-            value.strip_suffix(']')?.split_once('[')
-        });
-        let is_plain = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
-        let Some((container, _)) = bound.filter(|(container, _)| is_plain(container)) else { return false };
-        self.text.lines().any(|line| {
-            let element = line.trim().strip_prefix(container).and_then(|rest| rest.strip_prefix('['));
-            element.is_some_and(|rest| rest.ends_with("].eval()") || rest.ends_with("].train()"))
-        })
     }
 
     /// Returns `true` for the variable of a loop that its function does not treat as a model: another
