@@ -15,6 +15,7 @@ mod files;
 mod fix;
 mod given;
 mod mend;
+mod meters;
 mod modules;
 mod passes;
 mod project;

@@ -27,6 +27,7 @@ impl Project {
         }));
         crate::passes::add_methods(facts, &mut self.methods);
         crate::divisors::add(facts, &mut self.divisors);
+        crate::meters::add(facts, &mut self.meters);
         crate::callers::add(facts, &mut self.given);
         crate::rules::add_scalers(facts, &mut self.scalers);
         let clears =

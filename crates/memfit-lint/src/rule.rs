@@ -137,6 +137,8 @@ pub(crate) struct Project {
     pub(crate) volatile: bool,
     /// `true` if a file needs PyTorch 0.4, which brought `item()` and `no_grad`.
     pub(crate) has_no_grad: bool,
+    /// Names of classes whose `update` adds its argument, as it is, to a sum.
+    pub(crate) meters: std::collections::HashSet<String>,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

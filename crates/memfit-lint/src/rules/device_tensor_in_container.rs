@@ -319,6 +319,7 @@ fn is_batch_or_output(context: &Context<'_>, id: FunctionId, text: &str) -> bool
                 && call
                     .arguments
                     .iter()
+                    .take(2)
                     .any(|given| given.name.is_none() && context.slice(given.value_span) == text)
                 && (is_loss || passes())
         })

@@ -160,6 +160,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             None
         });
     }
+    crate::meters::report(context, findings);
 }
 
 /// Returns `true` for `sums[name] = sums.get(name, 0) + value`, as a dictionary of losses is summed up.
