@@ -298,6 +298,22 @@ def verify(bugs: list[Bug], cache: Path, mirror: Path) -> list[str]:
     return wrong
 
 
+def crowded(labels: dict[str, Any]) -> list[str]:
+    """A sentence on a repository that has most of the findings of the first reading, and on the others."""
+    first = {key: label for key, label in labels.items() if not label.get("later", False)}
+    of_each = Counter(key.split("/", 1)[0] for key in first)
+    folder, count = of_each.most_common(1)[0] if of_each else ("", 0)
+    if count <= len(first) / 2:
+        return []
+    others = [label["true"] for key, label in first.items() if not key.startswith(f"{folder}/")]
+    name = folder.replace("+", "/")
+    return [
+        "",
+        f"{count} of the {len(first)} errors and warnings of the first reading are of one repository, {name}; "
+        f"of the others, {run.percent(sum(others), len(others))} were true.",
+    ]
+
+
 def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]) -> str:
     labels = tomllib.loads(chosen.labels.read_text())
     noted = tomllib.loads(chosen.readings.read_text())
@@ -356,6 +372,7 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         )
     if notes:
         lines.append(f"| notes | {run.percent(notes['read'] - len(notes['false']), notes['read'])} | |")
+    lines += crowded(labels)
     lines += ["", "| kind of bug | planted | first reading | now |", "|---|---|---|---|"]
     for kind in sorted({bug.kind for bug in bugs}):
         keys = {bug.key for bug in bugs if bug.kind == kind}
