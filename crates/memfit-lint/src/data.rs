@@ -34,7 +34,7 @@ fn draws_batches(context: &Context<'_>, looped: LoopId) -> bool {
     let facts = context.facts;
     let draws = |call: &memfit_source::Call| {
         let name = context.slice(call.callee);
-        name == "next" || name.ends_with(".next") && call.arguments.is_empty()
+        name == "next" || call.is_method("next") && call.arguments.is_empty()
     };
     facts.calls.iter().any(|call| call.site.looped == Some(looped) && draws(call))
 }

@@ -1,13 +1,13 @@
 //! # checkpoint-kept-on-device
 //!
 //! ## What it does
-//! Notes checkpoints that are loaded onto the GPU, copied into a model, and still there when the same function
-//! trains.
+//! Notes checkpoints that are loaded onto the GPU, copied into a model, and still there when the same
+//! function trains.
 //!
 //! ## Why
 //! `load_state_dict` copies the weights into those of the model: the loaded ones stay on the GPU beside them
-//! until their name is bound again or deleted. Measured: a checkpoint of a model of 4 MiB keeps 4 MiB; deleted,
-//! or loaded to the host, none on the GPU.
+//! until their name is bound again or deleted. Measured: a checkpoint of a model of 4 MiB keeps 4 MiB;
+//! deleted, or loaded to the host, none on the GPU.
 //!
 //! ## Example
 //! ```python

@@ -271,8 +271,8 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Finds outputs and batches that the steps of a Lightning module return for the end of the epoch, until which
-/// the framework keeps them on the GPU.
+/// Finds outputs and batches that the steps of a Lightning module return for the end of the epoch, until
+/// which the framework keeps them on the GPU.
 fn of_returned(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for id in facts.function_ids() {
@@ -302,7 +302,8 @@ fn of_returned(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` for a model's output or a part of the batch, detached or not, that is as large as the batch.
+/// Returns `true` for a model's output or a part of the batch, detached or not, that is as large as the
+/// batch.
 fn is_batch_or_output(context: &Context<'_>, id: FunctionId, text: &str) -> bool {
     let facts = context.facts;
     let text = text.strip_suffix(".detach()").unwrap_or(text);

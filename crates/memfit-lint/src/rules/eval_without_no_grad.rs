@@ -219,14 +219,14 @@ fn adapts(context: &Context<'_>, pass: &Pass<'_>) -> bool {
 /// as it does not set them back.
 fn is_frozen_before(context: &Context<'_>, pass: &Pass<'_>) -> bool {
     let facts = context.facts;
-    let sets = facts.ops.iter().filter(|op| {
+    let mut sets = facts.ops.iter().filter(|op| {
         op.site.function == pass.site.function
             && op.site.order < pass.site.order
             && matches!(op.kind, OpKind::RequireGrad { .. })
             && (op.receiver == pass.receiver
                 || pass.weights.is_some_and(|weights| facts.overlap(&op.weights, weights) == Overlap::Yes))
     });
-    sets.last().is_some_and(|last| last.kind != OpKind::RequireGrad { on: Some(true) })
+    sets.next_back().is_some_and(|last| last.kind != OpKind::RequireGrad { on: Some(true) })
 }
 
 /// Returns `true` for a loop that moves its variables to the GPU: they are batches.

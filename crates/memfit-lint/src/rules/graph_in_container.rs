@@ -317,26 +317,6 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::takes_numbers;
-
-    #[test]
-    fn a_container_takes_numbers_where_nothing_is_called_on_its_elements() {
-        for (text, numbers) in [
-            ("losses = []\nlosses.append(loss)\nprint(sum(losses) / len(losses), losses[-1])", true),
-            ("self.losses = []\nlosses: list = []\nlosses.append(loss)\nplt.plot(losses)", true),
-            ("losses = []\nmore_losses.item()\nlosses.append(loss)\nlosses.clear()", true),
-            ("losses.append(loss)\nprint(sum(loss.item() for loss in losses))", false),
-            ("losses.append(loss)\nprint(losses[-1].item())", false),
-            ("losses.append(loss)\nfor loss in losses: show(loss)", false),
-            ("losses.append(loss)\nreturn losses", false),
-        ] {
-            assert_eq!(takes_numbers(text, "losses"), numbers, "{text}");
-        }
-    }
-}
-
 /// Finds moving averages of parameters that are made of the parameters themselves: each average has the graph
 /// of the one before.
 fn of_parameters(context: &Context<'_>, findings: &mut Findings<'_>) {
@@ -354,5 +334,25 @@ fn of_parameters(context: &Context<'_>, findings: &mut Findings<'_>) {
                 format!("`{}` averages parameters with their graph: each average keeps the one before, and a copy of the weights in every iteration", store.target),
             )
             .help("pass `parameter.detach()`, or update under `torch.no_grad()`");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::takes_numbers;
+
+    #[test]
+    fn a_container_takes_numbers_where_nothing_is_called_on_its_elements() {
+        for (text, numbers) in [
+            ("losses = []\nlosses.append(loss)\nprint(sum(losses) / len(losses), losses[-1])", true),
+            ("self.losses = []\nlosses: list = []\nlosses.append(loss)\nplt.plot(losses)", true),
+            ("losses = []\nmore_losses.item()\nlosses.append(loss)\nlosses.clear()", true),
+            ("losses.append(loss)\nprint(sum(loss.item() for loss in losses))", false),
+            ("losses.append(loss)\nprint(losses[-1].item())", false),
+            ("losses.append(loss)\nfor loss in losses: show(loss)", false),
+            ("losses.append(loss)\nreturn losses", false),
+        ] {
+            assert_eq!(takes_numbers(text, "losses"), numbers, "{text}");
+        }
     }
 }

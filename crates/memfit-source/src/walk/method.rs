@@ -150,18 +150,13 @@ impl<'a> Walker<'a> {
                     return self.call_unknown(node, &receiver.value.graph);
                 }
                 let Some(argument) = call.arguments.last() else { return Value::from_kind(Kind::None) };
-                if let Expr::Attribute(attribute) = &*node.func {
-                    if let Some(target) = dotted(super::stores::container_of(&attribute.value), self.text) {
-                        self.store(
-                            StoreKind::Append,
-                            target,
-                            &argument.value,
-                            argument.value_span,
-                            call.span,
-                        );
-                        if let Some(display) = node.arguments.args.last().filter(|_| name == "append") {
-                            self.store_parts(target, display, call.span);
-                        }
+                if let Expr::Attribute(attribute) = &*node.func
+                    && let Some(target) = dotted(super::stores::container_of(&attribute.value), self.text)
+                {
+                    let (value, at) = (&argument.value, argument.value_span);
+                    self.store(StoreKind::Append, target, value, at, call.span);
+                    if let Some(display) = node.arguments.args.last().filter(|_| name == "append") {
+                        self.store_parts(target, display, call.span);
                     }
                 }
                 Value::from_kind(Kind::None)
