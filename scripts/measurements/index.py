@@ -5,12 +5,15 @@
     python scripts/measurements/index.py --check    # fail if measurements/README.md does not match
 
 `index.toml` names the command that writes each page and the code that it measures. Ages come from git: the
-commit of a page is the last one that changed it, and its age the number of later commits to that code.
+commit of a page is the last one that changed its figures, and its age is the number of later commits to that
+code. Figures are the numbers in tables and code blocks, and dates: a commit that only rewords a page does not
+make its figures newer.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -23,13 +26,15 @@ INDEX = Path(__file__).with_name("index.toml")
 TARGET = "measurements/README.md"
 # Changes to tests do not change what a page says.
 NOT_MEASURED = (":(exclude,glob)**/tests/**", ":(exclude,glob)**/tests.rs", ":(exclude,glob)**/*.md")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
 # Of a clone without the whole history.
 UNKNOWN = "no such commit here:"
 HEAD = """# Measurements
 
 Every figure in README and the guides comes from one of these pages, and every page from a committed command.
-*Commit* is the one in which the page was last written: its figures belong to the code of that commit.
-`make ages` counts the commits to the measured code since then. This list is written by
+*Commit* is the last one that changed the page's figures: they belong to the code of that commit. Commits that only
+reword a page are not counted. `make ages` counts the commits to the measured code since then. This list is written by
 `python scripts/measurements/index.py --write`.
 
 | page | written by | date | commit |
@@ -53,7 +58,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Age:
-    """The commit in which a page was last written, and the number of commits to its code since."""
+    """The last commit that changed a page's figures, and the number of commits to its code since."""
 
     commit: str
     date: str
@@ -95,12 +100,28 @@ def problems(root: Path = ROOT, index: Path = INDEX) -> list[str]:
     return found
 
 
+def figures(text: str) -> list[str]:
+    """Return the numbers in a page's tables and code blocks, or all numbers without these; then all dates."""
+    parts = re.split(r"^```.*$", text, flags=re.MULTILINE)
+    measured = [line for part in parts[::2] for line in part.splitlines() if line.startswith("|")] + parts[
+        1::2
+    ]
+    numbers = NUMBER.findall("\n".join(measured) or text)
+    return numbers + DATE.findall(text)
+
+
 def age(page: Page, root: Path = ROOT) -> Age | None:
     """Return a page's age; `None` without git history."""
-    last = _git(root, "log", "-1", "--format=%h %cs", "--", page.path).split()
-    if not last:
+    commits = _git(root, "log", "--format=%h %cs", "--", page.path).splitlines()
+    if not commits:
         return None
-    commit, date = last
+    last, *earlier = commits
+    newest = figures(_git(root, "show", f"{last.split()[0]}:{page.path}"))
+    for each in earlier:
+        if figures(_git(root, "show", f"{each.split()[0]}:{page.path}")) != newest:
+            break
+        last = each
+    commit, date = last.split()
     since = _git(root, "rev-list", "--count", f"{commit}..HEAD", "--", *page.code, *NOT_MEASURED)
     return Age(commit, date, int(since))
 
@@ -121,7 +142,7 @@ def table(root: Path = ROOT, index: Path = INDEX) -> str:
 
 
 def stale(text: str, root: Path = ROOT, index: Path = INDEX) -> list[str]:
-    """Return the pages that changed after the commit that measurements/README.md gives for them."""
+    """Return the pages whose figures changed after the commit that measurements/README.md gives for them."""
     rows = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -135,7 +156,7 @@ def stale(text: str, root: Path = ROOT, index: Path = INDEX) -> list[str]:
             found.append(f"{page.path}: not listed in {TARGET}")
         elif not _git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"):
             found.append(f"{page.path}: {UNKNOWN} {commit}")
-        elif _git(root, "diff", "--name-only", commit, "--", page.path):
+        elif figures((root / page.path).read_text()) != figures(_git(root, "show", f"{commit}:{page.path}")):
             found.append(f"{page.path}: changed after {commit}")
     return found
 

@@ -1,4 +1,4 @@
-"""The list of measurements: complete, and true to the history of the pages."""
+"""The list of measurements: complete, and in agreement with the history of the pages."""
 
 from __future__ import annotations
 
@@ -90,6 +90,40 @@ def test_commits_to_the_measured_code_make_a_page_older(project: Path) -> None:
     (project / "measurements/speed.md").write_text("# Speed\n\nBy `bench.py`: 2.\n")
     git(project, "commit", "--quiet", "--all", "-m", "Measure again")
     assert commits_since(project) == 0
+
+
+TABLE = "# Speed\n\nBy `bench.py`, on 2026-11-29.\n\n| way | took |\n|---|---|\n| plain | 12.5 ms |\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "newer"),
+    [
+        pytest.param(TABLE, TABLE.replace("took", "time"), False, id="a column has another name"),
+        pytest.param(
+            TABLE, TABLE.replace("By", "Written in 1 run by"), False, id="the text has a new number"
+        ),
+        pytest.param(TABLE, TABLE.replace("12.5", "12.6"), True, id="a cell changed"),
+        pytest.param(TABLE, TABLE.replace("-29", "-30"), True, id="measured again, with the same result"),
+        pytest.param(TABLE, TABLE + "| fused | 9 ms |\n", True, id="a new row"),
+        pytest.param("```\ntook 5 s\n```\n", "5\n\n```\ntime 5 s\n```\n", False, id="a code block, reworded"),
+        pytest.param("```\ntook 5 s\n```\n", "```\ntook 6 s\n```\n", True, id="a code block, measured again"),
+        pytest.param("It took 5 s.\n", "The time was 5 s.\n", False, id="no table, reworded"),
+        pytest.param("It took 5 s.\n", "It took 6 s.\n", True, id="no table, measured again"),
+    ],
+)
+def test_only_a_commit_that_changes_figures_makes_a_page_newer(
+    project: Path, before: str, after: str, newer: bool
+) -> None:
+    places = project, project / "index.toml"
+    page = project / "measurements/speed.md"
+    page.write_text(before)
+    git(project, "commit", "--quiet", "--all", "-m", "Measure")
+    text, measured = index.table(*places), index.age(index.pages(places[1])[0], project)
+    page.write_text(after)
+    assert bool(index.stale(text, *places)) is newer
+    git(project, "commit", "--quiet", "--all", "-m", "Reword or measure again")
+    assert (index.age(index.pages(places[1])[0], project) != measured) is newer
+    assert bool(index.stale(text, *places)) is newer
 
 
 def test_a_page_that_changed_after_the_list_was_written_is_found(project: Path) -> None:
