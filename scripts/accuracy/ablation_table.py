@@ -1,11 +1,11 @@
-"""Runs the ablation's levels on a virtual A100 and writes ../../measurements/ablation.md.
+"""Run each row of torchtune's published ablation on a virtual A100; write ../../measurements/ablation.md.
 
     python scripts/accuracy/ablation_table.py [LEVEL…]
 
-`MEMFIT_COMMAND` and `MEMFIT_PYTHON` name the command and the interpreter with torch, where they are not on
-the path. With levels, only these are run again; the others keep what `measurements/ablation.json` says of
-them. `6-then` is the last level with an interpreter that has the releases of the README's day, torch 2.5.1
-and torchao 0.6.1.
+`MEMFIT_COMMAND` and `MEMFIT_PYTHON` name the command and the interpreter with torch if they are not on the
+path. A level is the number of a row. With levels, only these are run again; the others keep their results in
+`measurements/ablation.json`. `6-then` is the last level with torch 2.5.1 and torchao 0.6.1, the releases at
+the time of the README: `MEMFIT_PYTHON` must have them.
 """
 
 import itertools
@@ -18,7 +18,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 MEASUREMENTS = HERE.parent.parent / "measurements"
 TOKENS = 2 * 4096
-# torchtune's README, "Memory and Training Efficiency": peak of active memory in GiB, tokens a second.
+# torchtune's README, "Memory and Training Efficiency": peak active memory in GiB, tokens per second.
 LEVELS = (
     "packed baseline",
     "+ compile",
@@ -30,32 +30,37 @@ LEVELS = (
 )
 PUBLISHED = ((60.0, 7075), (51.0, 8998), (42.9, 9174), (24.9, 7210), (23.1, 7309), (21.8, 7301), (17.6, 6960))
 
-HEAD = """# One public ablation, and what the virtual card says
+HEAD = """# A published ablation of memory techniques, run on a virtual A100
 
-Written by `python scripts/accuracy/ablation_table.py`. torchtune's README lists what each technique did to a full
-fine-tune of Llama 3.2 3B on one A100 (80 GB; batch 2, 4096 tokens, bfloat16), each added to those above it. The model is
-rebuilt in plain PyTorch in `scripts/accuracy/ablation.py`; torchtune itself is not run, the README does not name its 8-bit
-optimizer (torchao's is taken). Attention is flex attention over packed documents, as in the recipe, each of 120 tokens: its data
-set's examples are as long in the mean. Nothing was measured on a card here.
+Written by `python scripts/accuracy/ablation_table.py`. torchtune's README publishes the peak memory and the speed of a full
+fine-tune of Llama 3.2 3B on one A100 (80 GB; batch 2, 4096 tokens, bfloat16), with one more memory technique in each row.
+This page compares these figures with memfit's for a rebuilt version in plain PyTorch (`scripts/accuracy/ablation.py`);
+torchtune's own code is not run. Nothing was measured on a real GPU here.
 
-Not all of the speeds are independent of this table: after it was first seen, the share of an A100's memory bandwidth that
-long copies achieve was lowered from 0.88 to 0.86 (published STREAM results say 0.86 to 0.91), and that of Inductor's kernels
-from 0.92 to 0.88 of it, for which there is no source.
+- The README does not name the 8-bit optimizer. torchao's is used.
+- Attention is flex attention over packed documents, as in the recipe. Each document has 120 tokens, the mean length of the
+  examples in the recipe's data set.
 
-The kernels of the 8-bit optimizer are not bound by memory: for each parameter they look 22 values up in tables. Their time is that
-of the instructions in their machine code, or of these loads out of the first-level cache, in which the words of a warp collide as
-chance has it; neither was fitted to the table.
+**Speed.** Every estimated rate is 12 to 15 % too high, by about the same factor in all rows, so the order of the rows is
+as published. A GPU whose clock is reduced by its power limit would cause such an error. With `--document 0`, where all 4096
+tokens are one document, attention takes 124 ms of the baseline's step instead of 17 ms. The rates are then within 2 %, but
+the baseline ranks two places too high, 6 ms of 1,140 ms ahead of activation checkpointing. That closer agreement is a
+coincidence, since the recipe does not compute this attention.
 
-The memory of the last row depends on the release. In torch 2.5 the first step's peak is Inductor's: it tries the configurations of
-the optimizer's kernel for the embedding (394 million parameters) on copies of all that the kernel writes, 4.67 GiB beside parameters
-(5.98), states (6.08) and the gradient (0.73). That is 17.5 GiB, and with torch 2.5.1 and torchao 0.6.1, the releases of the day, a run
-has it. Later releases make these copies on the host (4 GiB were page-locked in a run with 2.6), and the peak is that of the loss, 15.9 GiB;
-bitsandbytes' optimizer (`--eight-bit bitsandbytes`) comes to the same. The optimizer's kernels of 2.5.1 are only guessed at by the clock.
+**The speeds are not fully independent of this table.** After it was first seen, two constants of the time model were
+lowered: the share of an A100's memory bandwidth that long copies achieve, from 0.88 to 0.86 (published STREAM results:
+0.86 to 0.91), and the share of that which Inductor's kernels achieve, from 0.92 to 0.88 (no source).
 
-Every rate is told 12 to 15 % too high, in every row alike, so that the order of all seven is as published. With
-`--document 0`, where 4096 tokens are one document and attention takes 124 ms of the baseline's step instead of 17, rates are within 2 %,
-and the baseline stands two places too high, ahead of activation checkpointing by 6 ms of 1,140: those figures lay nearer by chance, since
-the recipe leaves that attention out. What is left is in all rows, as a card would be that is held below its clock by its power limit.
+The kernels of the 8-bit optimizer are not limited by memory bandwidth: they look up 22 table values per parameter. Their
+time is estimated from the instructions in their machine code, or from these loads from the L1 cache, with the bank conflicts
+of random addresses. Neither was fitted to the table.
+
+**Memory of the last row** depends on the PyTorch release. In torch 2.5 the peak is in the first step, when Inductor
+autotunes the optimizer's kernel for the embedding (394 million parameters) on copies of everything that the kernel writes:
+4.67 GiB in addition to parameters (5.98), optimizer states (6.08) and the gradient (0.73), 17.5 GiB in total. A run with
+torch 2.5.1 and torchao 0.6.1, the releases of that time, reproduces it. Later releases make these copies in host memory
+(4 GiB were pinned in a run with 2.6), so the peak is that of the loss, 15.9 GiB. bitsandbytes' optimizer
+(`--eight-bit bitsandbytes`) gives the same peak. The time of the optimizer's kernels in 2.5.1 is only a guess.
 
 | row | published, GiB | memfit, GiB | error | published, tokens/s | memfit, tokens/s (interval) | error |
 |---|---|---|---|---|---|---|
@@ -103,14 +108,14 @@ def table(results):
     changes = [((b[1] > a[1]) == (b[2] > a[2]), LEVELS[b[0]]) for a, b in itertools.pairwise(rates)]
     wrong = [name for right, name in changes if not right]
     order = [[row for row, *_ in sorted(rates, key=lambda each: -each[column])] for column in (1, 2)]
-    text += f"\n- signs of the changes from row to row: {len(changes) - len(wrong)} of {len(changes)} as published"
+    text += f"\n- direction of the change in speed from row to row: as published in {len(changes) - len(wrong)} of {len(changes)}"
     text += f"; not {', '.join(wrong)}" if wrong else ""
     text += "\n- rows by published rate: " + ", ".join(LEVELS[row] for row in order[0])
     text += "\n- rows by estimated rate: " + ", ".join(LEVELS[row] for row in order[1]) + "\n"
     torch = sorted({result["torch"] for row, result in results.items() if row != "6-then"})
     return (
         text
-        + f"\nWith torch {', '.join(torch)} where no other is named; the README's figures are of November 2024.\n"
+        + f"\nWith torch {', '.join(torch)} unless the row says otherwise. The README's figures are from November 2024.\n"
     )
 
 

@@ -4,11 +4,11 @@
     python scripts/accuracy/consumer_speed.py [--label after] [--no-run]
 
 The rows are from the results that timm publishes of its `benchmark.py --amp` (the folder `results` of
-huggingface/pytorch-image-models at aa4b5850), drawn by a rule that was stated before any was run. Of the
-SHA-256 of "GPU MODE MODEL SIZE" the first eight hexadecimal digits h decide: a row is drawn where h is a
-multiple of its file's `every` and the network has 3 to 120 million parameters; it is **never fitted** where
-h // every is odd. `MEMFIT_COMMAND` names the command; `MEMFIT_PYTHON` the interpreter, which needs
-torch and timm. Each run is kept in consumer-speed.json under its label; with --no-run only the page is
+huggingface/pytorch-image-models at aa4b5850), chosen by a rule that was stated before any was run. h is the
+number in the first eight hexadecimal digits of the SHA-256 of "GPU MODE MODEL SIZE". A row is chosen if h is
+a multiple of its file's `every` and the network has 3 to 120 million parameters; it is held out (never used
+for fitting) if h // every is odd. `MEMFIT_COMMAND` names the command; `MEMFIT_PYTHON` the interpreter, which
+needs torch and timm. Each run is kept in consumer-speed.json under its label; with --no-run only the page is
 written.
 """
 
@@ -27,20 +27,25 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MEASUREMENTS = HERE.parents[1] / "measurements"
 RESULTS = MEASUREMENTS / "consumer-speed.json"
-# Number of rows per drawn row, by GPU and mode.
+# Number of rows per chosen row, by GPU and mode.
 EVERY = {"rtx-3090 train": 60, "rtx-3090 infer": 160, "rtx-4090 infer": 160, "rtx-5090 infer": 160}
 
-HEAD = """# Published times on consumer cards, and what the virtual cards say
+HEAD = """# Published times on consumer GPUs compared with estimates
 
-Written by `python scripts/accuracy/consumer_speed.py`. Milliseconds of a step or a forward pass in half precision (autocast) on one card, as
-timm publishes them (huggingface/pytorch-image-models at aa4b5850: RTX 3090 trained with torch 1.12, inferring with 2.4, RTX 4090 with 2.4, RTX
-5090 with 2.9), and as `memfit run` estimates them for the same networks. Rows were drawn and parted by a hash of their names before any was
-run; see the script. Those that were fitted moved one number, the share of the data sheet's rate that tensor cores reach on GeForce
-cards from Ampere to Blackwell: from 0.90 or 0.92 to 1.08, the end of what was allowed, since such cards run at most about an eighth above
-their rated clocks. The fitted rows alone would go on to a higher share; what is left there is not the tensor cores'. Nothing was fitted to the
-others, but their errors, at other shares as well, had been printed when it was chosen: they are not a blind test.
-Since then, what elementwise kernels, products with vectors and the host take has changed as well (datacenter-speed.md); nothing of that
-was fitted to these rows.
+Written by `python scripts/accuracy/consumer_speed.py`. Milliseconds of a training step or a forward pass in half precision
+(autocast) on one GPU: as timm publishes them (huggingface/pytorch-image-models at aa4b5850), and as `memfit run` estimates
+them for the same networks. timm used torch 1.12 (training) and 2.4 (inference) on the RTX 3090, 2.4 on the RTX 4090 and 2.9
+on the RTX 5090. Nothing was measured on a real GPU here.
+
+Before any row was run, a hash of the row names chose the rows and divided them into *fitted* and *held-out* rows; the script
+has the rule. One constant was then fitted to the fitted rows: the share of the specified rate that tensor cores reach on
+GeForce GPUs from Ampere to Blackwell. It went from 0.90 or 0.92 to 1.08, the upper limit that was allowed, since these GPUs
+run at most about 1/8 above their rated clock. The fitted rows alone would give an even higher share; their remaining error
+has other causes than the tensor cores. *Before* and *after* are the estimates with the old and the new constant.
+
+Nothing was fitted to the held-out rows. But their errors, with other values of the constant as well, had been printed when
+it was chosen: they are not a blind test. Since then, the model of elementwise kernels, matrix-vector products and host time
+changed as well ([datacenter-speed.md](datacenter-speed.md)); none of that was fitted to the rows of this page.
 """
 
 
@@ -89,12 +94,15 @@ def summary(rows: list[dict[str, Any]], label: str) -> str:
 
 
 def page(rows: dict[str, dict[str, Any]]) -> str:
-    lines = [HEAD, "| | median error | signed | published within the interval | width, high over low |"]
+    lines = [
+        HEAD,
+        "| | median error | median signed error | published within the interval | interval: median of high / low |",
+    ]
     lines.append("|---|---|---|---|---|")
-    for title, held in (("fitted rows", False), ("rows never fitted", True)):
+    for title, held in (("fitted rows", False), ("held-out rows", True)):
         chosen = [row for key, row in rows.items() if held_out(key) is held]
         lines += [f"| {title}, {label} | {summary(chosen, label)}" for label in ("before", "after")]
-    lines += ["", "| | published | before | after | interval | never fitted |", "|---|---|---|---|---|---|"]
+    lines += ["", "| | published | before | after | interval | held out |", "|---|---|---|---|---|---|"]
     for key, row in sorted(rows.items()):
         before, after = row["runs"].get("before"), row["runs"].get("after")
         told = [

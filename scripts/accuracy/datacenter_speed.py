@@ -1,13 +1,13 @@
-"""Compare published times on an A100 in bfloat16, with fused attention and compiled, with the virtual GPU;
+"""Compare published times on an A100 (bfloat16, fused attention, compiled) with estimates for a virtual one;
 write ../../measurements/datacenter-speed.md.
 
     python scripts/accuracy/datacenter_speed.py [--label after] [--no-run] [WORDS]
 
-The rows were listed before any was run, with every setting that their sources state. A row is **never
-fitted** where the first eight hexadecimal digits of the SHA-256 of its name are odd as a number.
+The rows were listed before any was run, with every setting that their sources state. A row is held out
+(never used for fitting) if the first eight hexadecimal digits of the SHA-256 of its name are an odd number.
 `MEMFIT_COMMAND` names the command; `MEMFIT_PYTHON` the interpreter, which needs torch and transformers. Each
-run is kept in datacenter-speed.json under its label; with --no-run only the page is written, with words only
-the row of that name, or rows that hold them, are run.
+run is kept in datacenter-speed.json under its label. With --no-run only the page is written. With WORDS, only
+the row of that name, or the rows that contain them, are run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SOURCES = {
     "nanogpt": "README.md of karpathy/nanoGPT at 5a725d90, December 2022: a nightly build before torch 2.0;"
     " batch 8 x 1024 as in its bench.py; a node with A100 40 GB",
     "bert": "huggingface/transformers, docs/source/en/model_doc/bert.md: torch 2.2.0, A100 80 GB, float16,"
-    " forward and backward without an optimizer, or forward; times to the millisecond in training",
+    " forward and backward without an optimizer, or forward only; training times are rounded to milliseconds",
     "compile": "huggingface/transformers, docs on torch.compile (dataset docs-benchmarks/compile-benchmarks):"
     " torch 2.0, A100, float32, forward",
-    "gpt-fast": "README.md of pytorch-labs/gpt-fast at 0f925b5: A100 80 GB held at 330 W, batch 1, one token",
+    "gpt-fast": "README.md of pytorch-labs/gpt-fast at 0f925b5: A100 80 GB with a power limit of 330 W, batch 1, one token",
     "torchao": "torchao/quantization/README.md of pytorch/ao at 03d01ad: A100, batch 1, one token",
 }
 
@@ -128,24 +128,29 @@ ROWS = (
     llama("torchao", "8b int8", 153.03),
 )
 
-HEAD = """# Published times on an A100, and what the virtual card says
+HEAD = """# Published times on an A100 compared with estimates
 
-Written by `python scripts/accuracy/datacenter_speed.py`. Milliseconds of a step, or of a forward pass, of one A100, and as
-`memfit run` estimates them for the same networks, written anew. Rows were listed, and parted by a hash of their names, before
-any was run; see the script for every setting. Nothing was measured on a card here.
+Written by `python scripts/accuracy/datacenter_speed.py`. Milliseconds of a training step or a forward pass on one A100: as
+published (sources below), and as `memfit run` estimates them for rebuilt versions of the same networks. The script has every
+setting. Nothing was measured on a real GPU here.
 
-Two numbers were fitted, to the fitted rows alone: the host's time for a PyTorch operator (12 to 28 microseconds; BERT in
-forward passes, whose time does not grow with its batch), and the share of the bandwidth that Inductor's reductions reach (0.88
-to 0.63; GPT-2 compiled). All else that changed has a source of its own: what products, ordinary cores and elementwise kernels
-of an A100 reach, products of rows that are aligned to two bytes, and products with a vector, which have kernels of their own. The errors
-of all rows as they were before had been printed by then, and of some after: rows never fitted are not a blind test, and most are of the same
-networks as fitted ones.
+Before any row was run, the rows were listed, and a hash of their names divided them into *fitted* and *held-out* rows. Two
+constants of the time model were fitted, to the fitted rows only:
 
-The releases differ: what was published ran with torch 2.0 to 2.4, what is estimated runs with the release named below. GPT-2
-in torch 2.0 and before (`blog`, `nanogpt`) took a quarter to a half longer for a sample than in mid-2024 (`video`) on the same card; the
-estimate knows only the kernels of the release that runs, and stays too fast. Weights of eight bits are read by a kernel of
-PyTorch's that is only guessed at here, and by one of Inductor's in what was published. Before, a training without an optimizer had
-no time.
+- the host time per PyTorch operator, from 12 to 28 microseconds (BERT's forward passes, whose time does not grow with the
+  batch size);
+- the share of the memory bandwidth that Inductor's reductions reach, from 0.88 to 0.63 (compiled GPT-2).
+
+*Before* and *after* are the estimates with the old and the new model. Its other changes have sources of their own: the rates
+of matrix products, CUDA cores and elementwise kernels on an A100, matrix products whose rows are aligned to only 2 bytes,
+and matrix-vector products, which use kernels of their own. By then, the errors of all rows with the old model had been
+printed, and some with the new one. So the held-out rows are not a blind test, and most have the same networks as fitted rows.
+
+- PyTorch releases differ: the published times are from torch 2.0 to 2.4, the estimates from the release below. GPT-2 with
+  torch 2.0 and earlier (`blog`, `nanogpt`) took 25 to 50 % longer per sample than in mid-2024 (`video`) on the same GPU. The
+  estimate covers the kernels of the installed release only, and stays too low there.
+- 8-bit weights: the published times are of an Inductor kernel. Here a PyTorch kernel reads them, whose time is only a guess.
+- The old model gave no time for training without an optimizer. *Held-out rows with an estimate before* leaves these out.
 """
 
 
@@ -190,20 +195,23 @@ def summary(rows: list[Row], results: dict[str, Any], label: str) -> str:
 
 
 def page(results: dict[str, Any]) -> str:
-    lines = [HEAD, "| | median error | signed | published within the interval | width, high over low |"]
+    lines = [
+        HEAD,
+        "| | median error | median signed error | published within the interval | interval: median of high / low |",
+    ]
     lines.append("|---|---|---|---|---|")
     kept = [row for row in ROWS if row.held_out]
     groups = {
         "fitted rows": [row for row in ROWS if not row.held_out],
-        "rows never fitted": kept,
-        "… with a time before": [
+        "held-out rows": kept,
+        "held-out rows with an estimate before": [
             row for row in kept if results.get(row.name, {}).get("before", {}).get("estimate")
         ],
-        "… except BERT": [row for row in kept if row.source != "bert"],
+        "held-out rows except BERT": [row for row in kept if row.source != "bert"],
     }
     for title, chosen in groups.items():
         lines += [f"| {title}, {label} | {summary(chosen, results, label)}" for label in ("before", "after")]
-    lines += ["", "| | published | before | after | interval | never fitted |", "|---|---|---|---|---|---|"]
+    lines += ["", "| | published | before | after | interval | held out |", "|---|---|---|---|---|---|"]
     for row in ROWS:
         runs = results.get(row.name, {})
         told = []

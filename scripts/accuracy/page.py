@@ -1,4 +1,4 @@
-"""The text of measurements/accuracy.md: a summary over all figures, then the sources, then the rows."""
+"""The text of measurements/accuracy.md: a summary of all figures, then the sources, then the rows."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ LABELS = {
     "fits": "fits or not",
     "time": "step time",
 }
-HEAD = """# Accuracy: published figures beside memfit's
+HEAD = """# Accuracy: published figures compared with memfit's
 
-Figures that other people measured on real GPUs and published, and what `memfit run` says of the same cases on a
-virtual GPU. Nothing was measured on a GPU of the project's own. Written by `python scripts/accuracy/run.py`; the
-cases, with what each source states, how its numbers were read and where a case differs, are in
-`scripts/accuracy/cases/`. Step times and fits are read from the results of the scripts of
-[throughput.md](throughput.md), [consumer-speed.md](consumer-speed.md), [datacenter-speed.md](datacenter-speed.md),
-[ablation.md](ablation.md) and [cards-published.md](cards-published.md), which have their own remarks: some of their
-rows were seen when the clock was made.
+Figures that other people measured on real GPUs and published, compared with the results of `memfit run` for the same cases
+on a virtual GPU. The project measured nothing on a GPU of its own. Written by `python scripts/accuracy/run.py`. The cases are
+in `scripts/accuracy/cases/`: what each source states, how its numbers were read, and where a case differs from it.
+
+Step times and fits come from the scripts behind [throughput.md](throughput.md), [consumer-speed.md](consumer-speed.md),
+[datacenter-speed.md](datacenter-speed.md), [ablation.md](ablation.md) and [cards-published.md](cards-published.md). See these
+pages for their limits: some of their rows had been seen when the time model was developed.
 
 """
 HOW = """
-*Code and release match*: the authors' own script ran, unmodified unless its remark says otherwise, with the minor
-release of torch that they state. All else is *otherwise*. Errors are of the estimate over the published figure.
-*Rounded*: within half a unit of the last published digit. *Under*: found less than published, beyond that rounding;
-it is the error that costs a run. *Inside*: the published figure is inside memfit's interval, where there is one; of a device, that is from what is reserved to the
-upper bound.
+- *Code and release match*: the authors' own script ran, unmodified unless its remark says otherwise, with the minor release
+  of torch that they state. All other figures are *otherwise*.
+- *Error*: memfit's estimate relative to the published figure.
+- *Rounded*: the number of figures that agree within half a unit of the last published digit.
+- *Under*: memfit's figure is lower than the published one by more than that. For memory this is the costly
+  error: a run that memfit says fits may fail on the real GPU.
+- *Inside*: the published figure is inside memfit's interval, if there is one. For the memory of the device, the interval goes
+  from reserved memory to the upper bound of all memory in use.
 """
 
-PEERS = """The course's language model in single precision, allocated peaks of published snapshots, by
-`python scripts/accuracy/peers.py`; *under* leaves out differences of less than 0.1 %. Not compared: DeepSpeed's
-estimators, whose model states leave activations out as accelerate's do, xMem and torch-preflight, which has no peak;
-a tool of the script without a row here has no result yet.
+PEERS = """Peak allocated memory of the language model of the cases `course LM`, in single precision, from published memory snapshots.
+Written by `python scripts/accuracy/peers.py`. *Under* ignores differences of less than 0.1 %. Not compared: DeepSpeed's
+estimators, which leave out activations (as accelerate's does), xMem, and torch-preflight, which reports no peak. A tool in
+the script without a row here has no result yet.
 
 """
 ROUNDING = 0.001
@@ -56,7 +59,7 @@ def percent(value: float | None) -> str:
 
 def overview(found: Sequence[Figure]) -> str:
     lines = [
-        "| figures | | n | answered | median error | 90th percentile | worst | rounded | under | inside |",
+        "| kind | | figures | answered | median error | 90th percentile | worst | rounded | under | inside |",
         "|---" * 10 + "|",
     ]
     for kind in figures.KINDS:
@@ -87,7 +90,7 @@ def fits(found: Sequence[Figure]) -> str:
 def by_source(found: Sequence[Figure]) -> str:
     """Return one row per source, so that a long table of one source does not outweigh the others."""
     lines = [
-        "| source | figures | median error | worst | under | code | torch | card |",
+        "| source | figures | median error | worst | under | code | torch: stated → used | GPU: stated → used |",
         "|---" * 8 + "|",
     ]
     medians = []
@@ -103,7 +106,9 @@ def by_source(found: Sequence[Figure]) -> str:
         cells += [f"{first.torch_stated} → {used}", f"{first.card_stated} → {cards}"]
         lines.append(f"| {' | '.join(cells)} |")
     middle = (
-        f"The median of the {len(medians)} medians is {statistics.median(medians):.2%}." if medians else ""
+        f"The median of the {len(medians)} sources' median errors is {statistics.median(medians):.2%}."
+        if medians
+        else ""
     )
     return "\n".join([middle, "", *lines]) if medians else "\n".join(lines)
 
@@ -119,7 +124,11 @@ def remarks(found: Sequence[Figure]) -> str:
         if "differs" in source:
             lines.append(f"  - {source['differs']}")
         lines += [f"  - {case['name']}: {case['differs']}" for case in source["run"] if "differs" in case]
-        lines += [f"  - *miss*, {case['name']}: {case['miss']}" for case in source["run"] if "miss" in case]
+        lines += [
+            f"  - *cause of the error*, {case['name']}: {case['miss']}"
+            for case in source["run"]
+            if "miss" in case
+        ]
     return "\n".join(lines)
 
 
@@ -157,9 +166,7 @@ def waiting() -> str:
             lines.append((source["name"], len(cases), count))
     if not lines:
         return "None."
-    total = (
-        f"{sum(count for *_, count in lines)} figures of {len(lines)} sources, which no count above includes."
-    )
+    total = f"{sum(count for *_, count in lines)} figures of {len(lines)} sources, not counted above."
     return "\n".join(
         [total, "", *(f"- {name}: {cases} cases, {count} figures" for name, cases, count in lines)]
     )
@@ -206,12 +213,12 @@ def text(found: Sequence[Figure]) -> str:
         by_source(found),
         "\n## Other tools on the same cases\n",
         peers(),
-        "\n## How the numbers were read, and where a case differs\n",
+        "\n## How the numbers were read, and where a case differs from its source\n",
         remarks(found),
         "\n## Cases without a result yet\n",
         waiting(),
         "\n## All figures\n",
-        "Memory in MiB.\n",
+        "Memory is in MiB.\n",
         rows(found),
     ]
     return "\n".join(parts) + "\n"

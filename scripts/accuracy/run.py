@@ -3,13 +3,13 @@
     python scripts/accuracy/run.py [--environment 2.6=PYTHON]… [--mirror FOLDER] [--only WORDS]… [--again]
     python scripts/accuracy/run.py --page
 
-A case runs if it has no result for the code that is checked out; its result is written as soon as it is
-there, so the command can be stopped and started again. A source names the release of torch, and the nearest
-of the given interpreters runs it; some name an interpreter by what it has installed. FOLDER has
-`owner+name/repo` (a git directory) or `owner+name` (a working tree) of each repository whose own code runs;
-cases whose repository or interpreter is not there are told and left out. A source with a commit runs in its
-checkout, also where the loop is this folder's. `--page` only writes the page, from accuracy.json and from the
-results of the other scripts that the page names.
+A case runs if it has no result for the commit that is checked out. Each result is written at once, so the
+command can be stopped and resumed. A source names the release of torch, and the interpreter with the nearest
+release runs it; some sources name an interpreter by what it has installed. FOLDER contains
+`owner+name/repo` (a git directory) or `owner+name` (a working tree) of each repository whose own code runs.
+Cases whose repository or interpreter is missing are named and skipped. A source with a commit runs in its
+checkout, even if the training loop is from this folder. `--page` only writes the page, from accuracy.json and
+from the results of the other scripts that the page names.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python scripts/accuracy/throughput.py [WORDS]
 
 `MEMFIT_COMMAND` names the command; `MEMFIT_PYTHON` the interpreter with torch, which has to be built for CUDA
-12 (12.8 and earlier still know Volta). With words, only the rows that hold them are run again; the others
-keep what throughput.json says of them.
+12 (12.8 and earlier still know Volta). With words, only the rows that contain them are run again; the
+others keep their results in throughput.json.
 """
 
 from __future__ import annotations
@@ -62,14 +62,18 @@ ROWS = (
     Row("bert-large", "v100-32gb", "amp", 8, 30.08, 512),
 )
 
-HEAD = """# Published throughputs, and what the virtual cards say
+HEAD = """# Published training throughput compared with estimates
 
-Written by `python scripts/accuracy/throughput.py`. Samples a second of one card, as NVIDIA published them with its examples
-for PyTorch ({vision}; {text}), and as `memfit run` estimates them for the same networks, batches and precisions,
-rebuilt in `scripts/accuracy/published_training.py`. NVIDIA's own code has fused kernels that are not rebuilt (apex's layer norm
-and LAMB in BERT), ran with PyTorch and cuDNN of 2019 to 2021, and read its data. No constant of
-the clock was fitted to these figures, but its model of convolutions was changed twice after they had been seen to be missed: they
-are not a held-out test. Nothing was measured on a card here.
+Written by `python scripts/accuracy/throughput.py`. Samples per second on one GPU: as NVIDIA published them with its PyTorch
+examples ({vision}; {text}),
+and as `memfit run` estimates them for the same networks, batch sizes and precisions, rebuilt in
+`scripts/accuracy/published_training.py`. *Within* says whether the published figure is inside the estimate's interval.
+
+- NVIDIA's code has fused kernels that are not rebuilt (apex's layer norm, and LAMB in BERT). It ran with PyTorch and cuDNN
+  of 2019 to 2021, and loaded real data.
+- No constant of the time model was fitted to these figures. But its model of convolutions was changed twice after it was
+  seen to miss them, so they are not a held-out test.
+- Nothing was measured on a real GPU here.
 
 | | published | estimate | interval | error | within |
 |---|---|---|---|---|---|
@@ -136,9 +140,9 @@ def page(results: dict[str, Any]) -> str:
     right = sum(rates[a] > rates[b] for a, b in pairs)
     tail = [
         "",
-        f"- error: {statistics.median(errors):.0%} in the middle, {max(errors):.0%} at the most",
-        f"- the published figure lies within the interval in {hits} of {len(lines)} rows",
-        f"- of two rows of one network, the faster is told rightly in {right} of {len(pairs)} pairs",
+        f"- error: median {statistics.median(errors):.0%}, maximum {max(errors):.0%}",
+        f"- the published figure is within the interval in {hits} of {len(lines)} rows",
+        f"- of two rows with the same network, the one estimated to be faster is the faster one in {right} of {len(pairs)} pairs",
         "",
         f"With torch {', '.join(torch)}.",
     ]
