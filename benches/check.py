@@ -83,10 +83,10 @@ def main() -> None:
             "# The speed of `memfit check`",
             "",
             f"Written by `python benches/check.py --write measurements/check.md` ({time.strftime('%Y-%m-%d')}; "
-            f"{os.cpu_count()} cores, {load:.1f} processes at work or waiting in the last minute, its own among them). "
-            "Files with nothing to do with training are passed over after a look at their text, as always.",
+            f"{os.cpu_count()} cores, load average of the last minute {load:.1f}, including this benchmark). As always, `memfit check` "
+            "skips files without PyTorch training code after a quick text search. *Target* is the limit for the wall time.",
             "",
-            "| | wall time, median | least | processor time, median | wanted |",
+            "| | wall time, median | minimum | CPU time, median | target |",
             "|---|---|---|---|---|",
             *rows,
         ]

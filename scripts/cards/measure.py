@@ -2,10 +2,10 @@
 
     python scripts/cards/measure.py [--sample N] [--seed N] [--only NAME] [--anew]
 
-Each workload's table of all cards is made once. Then the same script is run (`--prove`) on a seeded sample of
-the cards that the table decided by a replay, half of them those with the least headroom, where a replay is
-likeliest to be wrong; `--sample 200` runs all of them. The verdict, the peaks and the step's estimate of the
-two are compared.
+Each workload's table of all known GPUs is made once. Then the same script is run (`--prove`) on a seeded
+sample of the GPUs that the table decided by a replay. Half of the sample are the GPUs with the least headroom,
+where a replay is most likely to be wrong; `--sample 200` runs all of them. The verdicts, peaks and estimated
+step times of replay and run are compared.
 
 The result of each workload is added to measurements/cards.json at once, and is measured again only with
 `--anew`. The table is measurements/cards.md.
@@ -136,12 +136,14 @@ def measured(line: str, size: int, seed: int) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """Format the page."""
     out = [
-        "# `memfit cards`: replayed verdicts beside runs\n",
-        "Made by `scripts/cards/measure.py`, which says how. The tables have all cards of the catalogue; of those",
-        "that a replay decided, a seeded sample was run, half of it the cards with the least headroom. Beside each time",
-        "in seconds is that of the processors. Other programs may have run on the machine meanwhile (two cores), which",
-        "changes the first and not the second.\n",
-        "| workload | fits, does not, unknown | one run | the table | times | runs | decided by a run | sample | verdicts equal | peaks differ by at most | steps differ by at most |",
+        "# `memfit cards`: replayed verdicts compared with full runs\n",
+        "Written by `scripts/cards/measure.py`. `memfit cards` answers for all known GPUs, most of them by a replay of the",
+        "allocator calls of a run on another GPU. A seeded sample of the replayed answers (half of it the GPUs with the least",
+        "headroom) is compared here with a run of the script on the same virtual GPU: the verdict, the peaks and the estimated",
+        "step time.\n",
+        "Times are wall time in seconds, with CPU time in parentheses. Other programs on the machine (two cores) affect the",
+        "wall time only.\n",
+        "| workload | GPUs: fits, does not fit, unknown | time of one run | time of the table | table / run | runs for the table | GPUs decided by a run | GPUs compared | verdicts equal | largest difference of the peaks | of the step times |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results.values():

@@ -2,9 +2,9 @@
 
     python scripts/cards/published.py [--python PATH] [--only TEXT]
 
-The cases are in `published.toml`, which says where they come from. A label is asked with both batches at once
-on the card that it is about; a peak is asked for all cards of the catalogue, and says something of those that
-are clearly smaller or larger. `--python` is an interpreter that has timm.
+The cases are in `published.toml` with their sources. A label states for one GPU which of two batch sizes fits:
+both are run on that GPU. A peak is checked on all known GPUs, but only those whose memory is clearly smaller
+or larger than the peak count as statements. `--python` is an interpreter that has timm.
 
 The result of each case is added to measurements/cards-published.json at once, and is not computed again. The
 table is measurements/cards-published.md.
@@ -43,7 +43,7 @@ def statement(row: dict[str, Any], published: str) -> dict[str, Any]:
 
 
 def of_label(case: dict[str, Any], python: str) -> list[dict[str, Any]]:
-    """The two statements of a label."""
+    """Return the two statements of a label."""
     script = str(ROOT / "scripts" / "accuracy" / "timm_network.py")
     batches = f"{case['fits']},{case['fails']}"
     command = [python, script, case["model"], "train", "{batch}", str(case["size"]), case["layout"]]
@@ -53,7 +53,7 @@ def of_label(case: dict[str, Any], python: str) -> list[dict[str, Any]]:
 
 
 def of_peak(case: dict[str, Any], python: str) -> list[dict[str, Any]]:
-    """The statements that a peak makes about the cards of the catalogue."""
+    """Return the statements that a peak implies about all known GPUs."""
     script = str(ROOT / "scripts" / "accuracy" / "course_lm.py")
     found = []
     for row in cards([python, script, *case["arguments"].split()])["rows"]:
@@ -70,12 +70,17 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     known = [each for each in statements if each["memfit"] != "unknown"]
     agree = [each for each in known if each["memfit"] == each["published"]]
     out = [
-        "# Published fits and failures beside `memfit cards`\n",
-        "Made by `scripts/cards/published.py` from `scripts/cards/published.toml`, which says where the statements",
-        "come from. The runs are with a recent torch, most of the statements with an older one.\n",
-        f"Of {len(statements)} statements, memfit answers {len(known)}; {len(agree)} of these agree. Without an answer:",
-        "cards that this torch has no kernels for.\n",
-        "| case | published to fit: agree, differ | published to fail: agree, differ | no answer | nearest headroom |",
+        "# Published fits and failures compared with `memfit cards`\n",
+        "Written by `scripts/cards/published.py`. The statements, of the kind \"this training fits on that GPU\" or \"does not",
+        "fit\", are in `scripts/cards/published.toml` with their sources. memfit's answers are for a recent torch; most of the",
+        "statements are for an older one.\n",
+        f"Of {len(statements)} statements, memfit answers {len(known)}; {len(agree)} of these agree. The others are about GPUs for which",
+        "the installed torch has no kernels.\n",
+        "- The first rows are timm's training benchmark on an RTX 3090, with one batch size that ran and one that ran out of memory.",
+        "- The rows `course LM` are derived from published peaks: a GPU with less memory than was allocated cannot run the script, a",
+        "  GPU with at least 2 GiB more than was reserved can. GPUs in between are not counted.",
+        "- *Closest headroom* is the case's headroom that is nearest to zero: memory that stays free, negative if memory is missing.\n",
+        "| case | published to fit: agree, differ | published to fail: agree, differ | no answer | closest headroom |",
         "|---|---|---|---|---|",
     ]
 
@@ -100,8 +105,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     ]
     out += ["", "## Statements that differ", ""]
     out += [
-        f"- {name}: {each['gpu']} (batch {each['batch']}) is published as `{each['published']}`; memfit says "
-        f"`{each['memfit']}` ({each['evidence']}), with a headroom of {each['headroom'] / GIB:+.2f} GiB"
+        f"- {name}: {each['gpu']} (batch {each['batch']}) is published as `{each['published']}`; memfit answers "
+        f"`{each['memfit']}` ({each['evidence']}) with a headroom of {each['headroom'] / GIB:+.2f} GiB"
         for name, each in misses
     ] or ["None."]
     return "\n".join(out) + "\n"

@@ -2,9 +2,9 @@
 
     python scripts/ci/flakes.py [--runs 100] [--every 10]
 
-A small project is accepted once. Then `memfit ci` runs again and again; each tenth run has a commit that adds
-300 MiB. An unchanged project must be `same` with a growth of 0, and the commit must be `grew` by exactly
-300 MiB with its line. Anything else is a flake, and is written down. The table is measurements/ci.md.
+A small project is accepted once as the baseline. Then `memfit ci` runs many times; every tenth run has a
+change that adds 300 MiB. Without it the verdict must be `same` with a growth of 0, with it `grew` by exactly
+300 MiB with the line. Any other answer is recorded as wrong. The table is measurements/ci.md.
 """
 
 from __future__ import annotations
@@ -74,16 +74,17 @@ def wrong(status: int, document: dict[str, Any], grown: bool) -> str | None:
 def write(results: dict[bool, list[str | None]], seconds: float, torch: str) -> None:
     total = sum(map(len, results.values()))
     lines = [
-        "# `memfit ci`, again and again",
+        "# Wrong answers of `memfit ci` in repeated runs",
         "",
-        f"Written by `python scripts/ci/flakes.py`: a small training, {total} runs in {seconds:.0f} s, torch {torch}.",
+        f"Written by `python scripts/ci/flakes.py`: {total} runs of `memfit ci` on a small training script, in {seconds:.0f} s, "
+        f"with torch {torch}. Most runs are of an unchanged project; the others add 300 MiB.",
         "",
         "| project | runs | right | wrong |",
         "|---|--:|--:|--:|",
     ]
     for grown, name in (
-        (False, "unchanged: `same`, 0 bytes, no line"),
-        (True, "300 MiB added: its line and bytes"),
+        (False, "unchanged: must be `same`, with a growth of 0 bytes and no line"),
+        (True, "300 MiB added: must name the line and exactly these bytes"),
     ):
         bad = [one for one in results[grown] if one]
         lines.append(f"| {name} | {len(results[grown])} | {len(results[grown]) - len(bad)} | {len(bad)} |")

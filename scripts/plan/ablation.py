@@ -122,11 +122,11 @@ def words(found: dict[str, Any]) -> str:
     told = []
     for name, value in found["levers"]:
         told.append(f"{name} of {len(value)} blocks" if isinstance(value, list) else name)
-    return ", ".join(told) or "as it is"
+    return ", ".join(told) or "unchanged"
 
 
 def taken_at(known: dict[str, Any], lever: str) -> int | None:
-    """The largest card on which the plan takes a lever."""
+    """Return the largest memory size at which the plan uses a lever."""
     cards = [card for card in CARDS if lever in dict(known.get(f"card {card}", {"levers": []})["levers"])]
     return max(cards, default=None)
 
@@ -134,7 +134,7 @@ def taken_at(known: dict[str, Any], lever: str) -> int | None:
 def write(known: dict[str, Any]) -> None:
     lines = [TEXT]
     lines += [
-        "| card | the plan | allocated | on the card | step | runs | s |",
+        "| size of the GPU | plan | allocated | GPU memory | step | runs | search, s |",
         "|---|---|---|---|---|---|---|",
     ]
     for card in CARDS:
@@ -155,9 +155,9 @@ def write(known: dict[str, Any]) -> None:
         )
     levers = ("compile", "chunked-loss", "checkpointing", "optimizer-in-backward", "8-bit-optimizer")
     first = ", ".join(f"{lever} at {taken_at(known, lever) or 'none'}" for lever in levers)
-    lines += ["", f"The largest card of these, in GiB, on which a plan takes each lever: {first}.", ""]
+    lines += ["", f"The largest of these memory sizes, in GiB, at which a plan uses each lever: {first}.", ""]
     lines += [COLUMN]
-    lines += ["| row | published | the recipe | error | step | the plain script | error | step |"]
+    lines += ["| row | published | recipe | error | step | plain script | error | step |"]
     lines += ["|---|---|---|---|---|---|---|---|"]
     for index, (name, _, published) in enumerate(ROWS):
         cells = [name, f"{published} GiB"]
@@ -177,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--most", type=int, help="so many runs, and then the end")
+    parser.add_argument("--most", type=int, help="stop after this number of runs")
     left = parser.parse_args().most
     known: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
     jobs = [(f"row {index}", row, index) for index in range(len(ROWS))]
@@ -196,19 +196,34 @@ def main() -> None:
     write(known)
 
 
-TEXT = """# The planner on one public ablation
+TEXT = """# The planner compared with a published ablation
 
-Made by `scripts/plan/ablation.py`, whose head says how: transformers' model of the shape of Llama 3.2 3B (batch 2, 4096 tokens,
-bfloat16) on a virtual A100 that has less and less memory. Each plan is the one with the least estimated step time that fits,
-with `--compile` and the batch whole (`--without micro-batch`); nothing else was asked for.
+Written by `scripts/plan/ablation.py`. torchtune's README (v0.6) adds memory techniques to a full fine-tune of a model with the
+shape of Llama 3.2 3B (batch 2, 4096 tokens, bfloat16) on one A100, one after another. This page shows which levers `memfit plan`
+chooses for the same model when the GPU has less and less memory, and compares the memory of the published rows. All runs are
+on a virtual A100: nothing was measured on a real one.
+
+## Plans for less and less memory
+
+Each plan is the one with the shortest estimated step that fits, for transformers' model of that shape and a plain script
+(`workloads/llama.py`). `--compile` allows compilation, and `--without micro-batch` keeps the batch whole, as in the ablation.
+*Allocated* is the peak of allocated memory, *GPU memory* that of all memory in use on the GPU, at its upper bound. *Runs* is
+the number of runs of the search.
 """
 
-COLUMN = """The memory column of the published table, each row's levers put on a script by a plan file: the peak of what is
-allocated. "The recipe" is its baseline, rebuilt (`scripts/accuracy/ablation.py`), with the planner's levers, but for the loss: it keeps its own, in
-whose chunks the logits stay in bfloat16 (1.96 GiB) until the backward. "The plain script" is the one planned for above, with
-memfit's chunked loss, which keeps no logits, and transformers' model: it needs less than the column says.
-Of the published table, the row "+ activation offload" (21.8 GiB) is not here but in `ablation.md`: the offload is the recipe's own.
-The last row has memfit's 8-bit optimizer, which makes the step 53 % longer; torchao's adds 5 to 6 % (`ablation.md`).
+COLUMN = """## Memory of the published rows
+
+Here a plan file applies the levers of each published row to two scripts; figures are peaks of allocated memory and estimated
+step times.
+
+- *Recipe*: the ablation's baseline, rebuilt (`scripts/accuracy/ablation.py`), with memfit's levers. It keeps its own loss, whose
+  chunks keep the logits in bfloat16 (1.96 GiB) until the backward pass.
+- *Plain script*: the script planned for above, with transformers' model and memfit's chunked loss, which keeps no logits. So it
+  needs less memory than published.
+
+The published row "+ activation offload" (21.8 GiB) is only in [ablation.md](ablation.md), because that offload is the recipe's
+own. The last row uses memfit's 8-bit optimizer, which makes the step 53 % longer; torchao's makes it 5 to 6 % longer
+([ablation.md](ablation.md)).
 """
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ GIB = 1 << 30
 def problems() -> list[tuple[str, dict[str, Any]]]:
     found = []
     for name, count, alike in (
-        ("12 alike", 12, True),
-        ("48 alike", 48, True),
+        ("12 equal", 12, True),
+        ("48 equal", 48, True),
         ("12 different", 12, False),
         ("24 different", 24, False),
         ("48 different", 48, False),
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--solver", type=Path, default=ROOT / "target/release/examples/choose")
     options = parser.parse_args()
     rows = [
-        "| blocks, share of what they keep | memfit, ms more | torch's program, ms more | memfit solves in | torch's program in | times |"
+        "| blocks, share kept | extra time, memfit, ms | extra time, PyTorch, ms | solving time, memfit | solving time, PyTorch | ratio |"
     ]
     rows.append("|---|---|---|---|---|---|")
     for name, problem in problems():
@@ -117,11 +117,14 @@ def main() -> None:
     path.write_text(TEXT + "\n".join(rows) + "\n")
 
 
-TEXT = """# The choice of blocks beside torch's integer program
+TEXT = """# Blocks to recompute: memfit compared with PyTorch's integer program
 
-Made by `scripts/plan/ilp.py`, whose head says how. The same problem is given to both: which blocks to compute again so that a budget is
-kept, at the least time. Times depend on the machine and on how busy it was (several times its two processors here); both were taken one
-after the other in one run. torch's has the making of its program and the start of its solver in it.
+Written by `scripts/plan/ilp.py`. Activation checkpointing of some blocks has to keep a memory budget at the least extra time.
+memfit's solver and the integer program of `torch.distributed._tools` get the same problems: a number of blocks, equal or
+different, and the share of their activations that may be kept. *Extra time* is the recomputation time of the chosen blocks.
+
+Solving times depend on the machine, which was busy (several times as many processes as its two cores). Both were measured in
+turn within one run. PyTorch's time includes building the program and starting the solver.
 
 """
 
