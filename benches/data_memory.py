@@ -3,13 +3,13 @@
     python benches/data_memory.py --images 10000 --memory 512MiB -o measurements/data-memory
     python benches/data_memory.py --soak 1000000 -o measurements/data-soak
 
-The images are synthetic and differ in kind and size: JPEGs, baseline and progressive, of up to 100
-megapixels, PNGs of 8 and 16 bits, WebPs, TIFFs. A few files of each are made and named many times, since what
-counts is what decoding takes. The peak is the kernel's own figure for the process (VmHWM), above what it was
-before the loader was made.
+The images are synthetic and differ in format and size: baseline and progressive JPEGs of up to 100
+megapixels, PNGs with 8 and 16 bits, WebPs, TIFFs. One file of each kind is made and listed many times, since
+only the memory for decoding matters. The peak is the kernel's own figure for the process (VmHWM), minus the
+memory of the process before the loader was made.
 
-`--soak` loads so many small images, most of them other ones each time by their crops, and notes what the
-process holds (VmRSS) as it goes: it has to stay what it was after the first tenth.
+`--soak` loads this number of small images with random crops, and records the memory of the process (VmRSS)
+over time: it must not grow after the first tenth.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ from memfit.data._loader import bytes_of
 from PIL import Image
 
 MIB = 1 << 20
+BUDGET = """# `memfit.data` within a memory budget
+
+Written by `benches/data_memory.py`. An `ImageLoader` with a memory budget loads synthetic images of many formats and sizes, up to
+100 megapixels. *Added peak memory* is the highest resident memory of the process, as the kernel counts it (VmHWM), minus that
+before the loader was made. Below it is the number of images of each kind.
+"""
+SOAK = """# Memory of `memfit.data` in a long run
+
+Written by `benches/data_memory.py --soak`. An `ImageLoader` loads small synthetic images with random crops and flips. RSS is the
+resident memory of the process (VmRSS): it must not grow after the first tenth of the images.
+"""
 Kind = tuple[str, int, int, dict[str, Any], int]
 # Name, width, height, how it is saved, and how many of a thousand there are: most are of ordinary size.
 KINDS: list[Kind] = [
@@ -162,21 +173,21 @@ def told(found: dict[str, Any]) -> list[str]:
         tenth = held[len(held) // 10]
         lines += [
             f"images              {found['images']:,}",
-            f"held after a tenth  {tenth:,.1f} MiB",
-            f"held at the end     {held[-1]:,.1f} MiB",
-            f"most after a tenth  {max(held[len(held) // 10 :]):,.1f} MiB",
+            f"RSS after a tenth   {tenth:,.1f} MiB",
+            f"RSS at the end      {held[-1]:,.1f} MiB",
+            f"highest in between  {max(held[len(held) // 10 :]):,.1f} MiB",
         ]
     else:
         share = 100 * found["peak"] / found["budget"]
         lines += [
-            f"images              {found['images']:,} of {found['asked']:,}, {found['left_out']:,} left out",
+            f"images              {found['images']:,} of {found['asked']:,}, {found['left_out']:,} skipped",
             f"budget              {found['budget'] / MIB:,.0f} MiB",
-            f"peak above before   {found['peak'] / MIB:,.1f} MiB ({share:.1f} % of the budget)",
+            f"added peak memory   {found['peak'] / MIB:,.1f} MiB ({share:.1f} % of the budget)",
             *(f"  {name:<24}{count:>8,}" for name, count in found["kinds"].items()),
         ]
     return [
         *lines,
-        f"took                {found['seconds']:.1f} s, load of the machine {os.getloadavg()[0]:.1f}",
+        f"time                {found['seconds']:.1f} s, load average {os.getloadavg()[0]:.1f}",
     ]
 
 
@@ -187,9 +198,11 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--megapixels", type=float, default=100, help="leave larger ones out")
-    parser.add_argument("--soak", type=int, help="so many small images instead")
-    parser.add_argument("--files", type=Path, help="a folder with the made files, made if it is not there")
+    parser.add_argument("--megapixels", type=float, default=100, help="skip larger ones")
+    parser.add_argument("--soak", type=int, help="load this number of small images instead")
+    parser.add_argument(
+        "--files", type=Path, help="a folder for the synthetic files; they are made if missing"
+    )
     parser.add_argument("-o", "--output", type=Path, help="write .json and .md of this name")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -198,8 +211,7 @@ def main() -> int:
     lines = told(found)
     print("\n".join(lines))
     if given.output:
-        title = "A soak of `memfit.data`" if given.soak else "`memfit.data` under a budget"
-        text = f"# {title}\n\nBy `benches/data_memory.py`, which says what is measured.\n\n```\n"
+        text = (SOAK if given.soak else BUDGET) + "\n```\n"
         given.output.with_suffix(".md").write_text(text + "\n".join(lines) + "\n```\n")
         given.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
     return 0 if found["good"] else 1

@@ -2,14 +2,13 @@
 
     memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/dispatch.py
 
-On `meta` PyTorch does everything that it does on the host for a step (modules, autograd, the dispatcher,
-shapes) and nothing after it. `virtual` is the virtual card alone, `watched` as `memfit run` uses it. Each
-runs in a process of its own. CPU time of the whole process is counted, so that other load changes
-little.
+On `meta` PyTorch does all the host work of a step (modules, autograd, the dispatcher, shapes) and nothing
+else. `virtual` is the virtual GPU alone, `watched` the virtual GPU as `memfit run` uses it. Each runs in a
+process of its own. CPU time of the whole process is counted, so that other load changes little.
 
-PyTorch itself is slow on `meta`: many operators have their shapes worked out in Python there. So `report.py`
-also runs the virtual card alone with its clock stopped (`memfit run --clock instant … dispatch.py --ways
-virtual`), where hardly more is left than what PyTorch does for a card.
+PyTorch itself is slow on `meta`, where it computes the shapes of many operators in Python. So `report.py`
+also runs the virtual GPU alone with its clock stopped (`memfit run --clock instant … dispatch.py --ways
+virtual`), which adds little to PyTorch's own work for a GPU.
 """
 
 from __future__ import annotations

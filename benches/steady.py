@@ -2,8 +2,8 @@
 
     memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/steady.py
 
-`plain` is the virtual card alone, `watched` the virtual card as `memfit run` uses it, `tracker` PyTorch's own
-FakeTensorMode with MemTracker on the same card. Each runs in a process of its own, one after another, and
+`plain` is the virtual GPU alone, `watched` the virtual GPU as `memfit run` uses it, `tracker` PyTorch's own
+FakeTensorMode with MemTracker on the same GPU. Each runs in a process of its own, one after another, and
 prints the median time of a step.
 """
 

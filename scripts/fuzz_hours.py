@@ -34,17 +34,17 @@ TARGET = ROOT / "measurements/fuzz.md"
 # The readers of files from others, the verbs that use them, and their names in the table.
 READERS = {
     "snapshot": "memory snapshots (pickle)",
-    "replay": "snapshots, replayed, explained and shown",
-    "recording": "`.memfit`, explained and shown",
-    "trace": "profiler traces, explained and shown",
-    "database": "Nsight Systems' SQLite, explained and shown",
+    "replay": "snapshots: replayed, explained and shown",
+    "recording": "`.memfit` recordings: explained and shown",
+    "trace": "profiler traces: explained and shown",
+    "database": "Nsight Systems' SQLite files: explained and shown",
     "page": "HTML pages and notebooks",
     "packed": "gzip, zstd and xz",
     "oom_text": "logs",
-    "open": "any file, told apart by its beginning",
-    "export": "snapshots, written again",
-    "source": "Python and notebooks, checked and mended",
-    "image": "images of all formats",
+    "open": "any file: its format is recognised by its first bytes",
+    "export": "snapshots: exported",
+    "source": "Python files and notebooks: checked and fixed",
+    "image": "images of all supported formats",
 }
 LARGEST = 65536
 # A starved fuzzer is slow by the clock: only what takes this long is looked at.
@@ -132,13 +132,14 @@ def page(counts: dict[str, Any]) -> str:
         if (row := counts.get(target))
     )
     total = {name: sum(row[name] for row in counts.values()) for name in ("inputs", "seconds")}
-    return f"""# Fuzzing the readers
+    return f"""# Fuzzing the file readers
 
-Written by `python scripts/fuzz_hours.py`; its head says how. {total["inputs"]:,} inputs in {total["seconds"] / 60:,.1f} minutes of
-processor time. The compiler's own instrumentation guides it; overflows, bounds and assertions are checked. Edges are those of the
-program that were reached; the corpus is what is left of it after merging.
+Written by `python scripts/fuzz_hours.py`. Coverage-guided fuzzing (libFuzzer) of all code that reads files: {total["inputs"]:,} inputs
+in {total["seconds"] / 60:,.1f} minutes of CPU time. The compiler's own instrumentation is used, without a sanitizer: integer overflows,
+bounds and assertions are checked. *Edges* are the control-flow edges that were reached, *corpus* is the number of inputs that
+remain after minimising.
 
-| target | reads | inputs | seconds | edges | corpus |
+| target | reads | inputs | CPU seconds | edges | corpus |
 |---|---|---|---|---|---|
 {rows}
 """

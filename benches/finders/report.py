@@ -55,8 +55,8 @@ def row(way: str, said: dict[str, Any], batch: int) -> str:
     first = said["first"]
     name = f"{NAMES[way][0]} {said['version']}".strip()
     if first is None:
-        return f"| {name} | {said['ooms']} | none | | | no step was kept |"
-    kept = "as asked" if first["batch"] == batch else f"**{first['batch']}** instead of {batch}"
+        return f"| {name} | {said['ooms']} | none | | | no step was completed |"
+    kept = "unchanged" if first["batch"] == batch else f"**{first['batch']}** instead of {batch}"
     return (
         f"| {name} | {first['ooms']} | {first['card_s']:.1f} s | {first['wall_s']:.1f} s | {kept} "
         f"| {said['torch'].split('+')[0]} |"
@@ -80,15 +80,16 @@ def main() -> None:
     RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     rows = "\n".join(row(way, found[way], options.batch) for way in NAMES if way in found)
     TARGET.write_text(
-        f"# Until a batch fits\n\n"
-        f"Made by `python benches/finders/report.py --gpu {options.gpu} --batch {options.batch} --python PATH --composer "
-        f"PATH`: ResNet-50 in fp32 with SGD on a virtual {options.gpu}, whose user asks for batches of {options.batch}.\n\n"
-        "| | out-of-memory errors until then | first step that is kept, by the card's clock | by this machine's | batch | "
-        "PyTorch |\n|---|---|---|---|---|---|\n" + rows + "\n\n"
-        "The card's clock is the virtual device's estimate, and counts the trials; this machine's counts what it costs to "
-        "run them on the virtual device, on two cores that had other work. Errors are PyTorch's own count "
-        "(`num_ooms`). Accelerate and Lightning go on with a smaller batch, which changes training results; Composer and memfit "
-        "keep the batch, and cut it.\n"
+        f"# Time until the first training step fits: `memfit.Step` and batch size finders\n\n"
+        f"Written by `python benches/finders/report.py --gpu {options.gpu} --batch {options.batch} --python PATH --composer "
+        f"PATH`. The script trains a ResNet-50 in fp32 with SGD on a virtual {options.gpu}, with a batch of {options.batch} that does not "
+        "fit.\n\n"
+        "| | out-of-memory errors before the first completed step | time until it is completed, on the GPU (estimate) | on this machine | "
+        "batch | PyTorch |\n|---|---|---|---|---|---|\n" + rows + "\n\n"
+        "Both times include all trials. The GPU time is the virtual device's estimate; the other is the wall time of running the trials "
+        "on the virtual device, on two cores with other work. Errors are PyTorch's own count (`num_ooms`). Accelerate and "
+        "Lightning continue with a smaller batch, which changes training results; Composer and memfit keep the batch and split it "
+        "into micro-batches.\n"
     )
 
 

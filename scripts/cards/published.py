@@ -71,7 +71,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     agree = [each for each in known if each["memfit"] == each["published"]]
     out = [
         "# Published fits and failures compared with `memfit cards`\n",
-        "Written by `scripts/cards/published.py`. The statements, of the kind \"this training fits on that GPU\" or \"does not",
+        'Written by `scripts/cards/published.py`. The statements, of the kind "this training fits on that GPU" or "does not',
         "fit\", are in `scripts/cards/published.toml` with their sources. memfit's answers are for a recent torch; most of the",
         "statements are for an older one.\n",
         f"Of {len(statements)} statements, memfit answers {len(known)}; {len(agree)} of these agree. The others are about GPUs for which",

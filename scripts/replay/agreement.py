@@ -4,12 +4,12 @@ allocators.
     memfit run --gpu t4:2 --memory 1GiB --steps 0 --timeout 0 --show-output -- \\
         python scripts/replay/agreement.py [--programs N] [--steps N] [--seed N] [--record] [SETTING…]
 
-Each program allocates and frees on two cards and several streams, records events and streams, uses pools of
-its own, captures graphs, fills the card, empties the cache, and takes page-locked memory. Every few steps
-PyTorch's snapshot and statistics are compared with the allocations of the virtual device. Setting, seed and
-number determine a program. `--record` resumes where it stopped, with a few programs of each setting, and
-keeps their results in `measurements/agreement.json` and `measurements/agreement.md`; `--minutes N` stops it
-in time.
+Each program allocates and frees on two GPUs and several streams, records events and streams, uses memory
+pools of its own, captures graphs, fills the GPU, empties the cache, and allocates pinned memory. Every few
+steps PyTorch's snapshot and statistics are compared with the allocations of the virtual device. Setting, seed
+and number determine a program. `--record` resumes where it stopped, with a few programs of each setting, and
+keeps their results in `measurements/agreement.json` and `measurements/agreement.md`; with `--minutes N` it
+starts nothing after N minutes.
 """
 
 from __future__ import annotations
@@ -356,15 +356,20 @@ def page(kept: dict[str, dict[str, Any]]) -> str:
     """Format the records as a page."""
     total = sum(each.get("programs", 0) for each in kept.values())
     failed = sum("failed" in each for each in kept.values())
-    text = "# PyTorch's books and the device's\n\nWritten by `scripts/replay/agreement.py --record`; its head says how to run it. "
-    text += f"{total:,} random programs; the two books "
-    text += f"differed under {failed} settings.\n\n" if failed else "agreed at every check of each.\n\n"
-    text += "| setting of the allocator | torch | programs | checks | met a full card | |\n|---|---|---|---|---|---|\n"
+    text = (
+        "# PyTorch's memory accounting compared with the virtual GPU's\n\n"
+        "Written by `scripts/replay/agreement.py --record`. Random programs allocate and free memory on two virtual GPUs: several\n"
+        "streams, memory pools, CUDA graphs, pinned memory, a full GPU, `empty_cache`. At each check, PyTorch's snapshot and statistics\n"
+        "are compared with the allocations of the virtual device: every byte that one counts, the other must count too.\n\n"
+    )
+    text += f"{total:,} programs: "
+    text += f"the two differ with {failed} settings.\n\n" if failed else "the two agree at every check.\n\n"
+    text += "| allocator setting | torch | programs | checks | out-of-memory errors | remarks |\n|---|---|---|---|---|---|\n"
     for setting, each in kept.items():
         said = [each[name] for name in ("failed", "skipped") if name in each]
         if each.get("asserted"):
             said.append(
-                f"{each['asserted']} ended where PyTorch contradicts itself, the last: {each['assertion']}"
+                f"{each['asserted']} programs ended by a contradiction in PyTorch itself, the last: {each['assertion']}"
             )
         figures = [f"{each.get(name, 0):,}" for name in ("programs", "checks", "out_of_memory")]
         text += f"| {f'`{setting}`' if setting else 'none'} | {each['torch']} | {' | '.join(figures)} | {'; '.join(said)} |\n"
@@ -378,9 +383,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
-    parser.add_argument("--record", action="store_true", help="go on where the last recording stopped")
-    parser.add_argument("--minutes", type=float, help="of a recording, begin nothing after so long")
-    parser.add_argument("--answer", type=Path, help="write what came of each setting to this file, as JSON")
+    parser.add_argument("--record", action="store_true", help="resume where the last recording stopped")
+    parser.add_argument("--minutes", type=float, help="with --record, start nothing after this time")
+    parser.add_argument("--answer", type=Path, help="write the result of each setting to this file, as JSON")
     arguments = parser.parse_args()
     # Empty graphs, and the old name of the call that sets the allocator.
     warnings.simplefilter("ignore")

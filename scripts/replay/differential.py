@@ -3,12 +3,12 @@ release of torch.
 
     python scripts/replay/differential.py [--python PYTHON]… [--programs N] [--minutes N]
 
-`random_programs.py` drives the real allocator on a virtual card; each program's trace is then replayed by
-`memfit replay`, and every address, every segment, the blocks at the end and the statistics are compared.
+`random_programs.py` drives PyTorch's own allocator on a virtual GPU. `memfit replay` then replays each
+program's trace; every address, every segment event, the blocks at the end and the statistics are compared.
 Without `--python`, the releases are those of `scripts/tables/matrix.toml`, whose environments are created.
 Each call resumes where the last one stopped, and adds its counts to `measurements/differential.json` and
-`measurements/differential.md`. A trace that was not predicted to the byte is kept under
-`target/differential`, and tried again at the next call: `--programs 0` does nothing else.
+`measurements/differential.md`. A trace whose replay differs is kept under `target/differential`, and replayed
+again by the next call: `--programs 0` does nothing else.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ RECORD = ROOT / "measurements/differential.json"
 KEPT = ROOT / "target/differential"
 # Before Hopper, torch 2.13 itself fails with expandable segments (pytorch#186375).
 CARD = "h100"
-# So little that programs run out of it: retries, collections and refusals are what is hard to foretell.
+# Small, so that programs run out of it: retries, garbage collection and refusals are hard to predict.
 MEMORY = "1GiB"
-# So much of each setting in one go: what is written before it is compared stays small.
+# Programs of a setting per group: keeps the traces on disk small.
 TURN = 10
 # A trace does not always tell a request that was tried again from an emptied cache, and says nothing of
 # requests that were refused before the device was asked.
@@ -163,16 +163,23 @@ def page(releases: list[dict[str, Any]]) -> str:
     settings = {setting for release in releases for setting in release["settings"]}
     rows = [row for release in releases for row in release["settings"].values()]
     total, wrong = sum(row["programs"] for row in rows), sum(len(row["wrong"]) for row in rows)
-    said = f"{wrong:,} were not" if wrong else "all were"
+    said = f"the replay differs in **{wrong:,}**" if wrong else "the replay is exact in all"
     lines = [
-        "# The replay beside PyTorch's own allocator",
+        "# Allocator replay compared with PyTorch's own allocator",
         "",
-        "Written by `scripts/replay/differential.py` (`make differential`). Random programs drove the allocator of each release on a",
-        f"virtual card with {MEMORY} ({CARD}; until November 2026 rtx-3060, where torch 2.13 itself refuses expandable segments) under every setting that",
-        f"moves memory about there; each trace was then replayed. {total:,} programs of {len(settings)} settings: {said} followed to the byte, statistics included. A third of the programs use a pool of their own and a",
-        "third capture graphs, from 2.12 on, where a trace says in which pool a block is. `cudaMallocAsync` keeps no trace.",
+        "Written by `scripts/replay/differential.py` (`make differential`). Random programs drive PyTorch's own caching allocator on a",
+        f"virtual GPU with {MEMORY} ({CARD}; until November 2026 an rtx-3060, where torch 2.13 itself refuses expandable segments), with",
+        "every release and every allocator setting that affects where blocks lie. `memfit replay` then replays each program's trace.",
+        "Every address, the segment events, the blocks at the end and the allocator's statistics must equal PyTorch's.",
         "",
-        "| torch | setting | programs | requests refused | addresses | segment events | blocks at the end | figures | wrong |",
+        f"{total:,} programs with {len(settings)} settings: {said}.",
+        "",
+        "- With torch 2.12 and later, a third of the programs use a memory pool of their own and a third capture CUDA graphs. Traces of",
+        "  earlier releases do not say in which pool a block is.",
+        "- `cudaMallocAsync` is not covered: it keeps no trace.",
+        "- *Mismatches* are programs whose replay differs in any value.",
+        "",
+        "| torch | setting | programs | out-of-memory errors | addresses | segment events | blocks at the end | statistics | mismatches |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for release in sorted(
@@ -203,8 +210,8 @@ def not_run(releases: list[dict[str, Any]]) -> list[str]:
     ]
     if not rows:
         return []
-    head = ["", f"Turns of {TURN} programs that did not go through, with what PyTorch said:", ""]
-    return [*head, "| torch | setting | turns | reason |", "|---|---|---|---|", *rows]
+    head = ["", f"Groups of {TURN} programs that could not run, with PyTorch's message:", ""]
+    return [*head, "| torch | setting | groups | message |", "|---|---|---|---|", *rows]
 
 
 def write(found: list[dict[str, Any]]) -> None:
