@@ -5,8 +5,8 @@ second, and memory for a file of gigabytes.
 
 The parts are `read`, `replay`, `large` and `stacks`; without any, all. Keeps their results in
 `measurements/recordings.json`, and writes `measurements/recordings.md`. The snapshots are made for it by
-`big_snapshot.py`, and deleted after; `FOLDER` may hold others of PyTorch's. Ratios are of one run; processor
-time is counted, so that a busy machine slows neither side.
+`big_snapshot.py`, and deleted afterwards; `FOLDER` may contain other snapshots by PyTorch. Ratios are of CPU
+time within one run, so that other load affects neither side.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def opened(large: dict[str, Any]) -> str:
     if not browser:
         return "No Chromium was there to open the page."
     return (
-        f"Its page has {large['page'] / MIB:,.0f} MiB; in headless\nChromium without a GPU it showed its first picture after "
+        f"The page of `memfit view` has {large['page'] / MIB:,.0f} MiB.\nIn headless Chromium without a GPU it was first drawn after "
         f"{browser['opened']:.1f} s, and a frame took {browser['median']:.0f} ms\n(median; at worst {browser['worst']:.0f} ms) "
         f"while zooming from all {browser['events']:,} events into single ones."
     )
@@ -113,7 +113,7 @@ def share(name: str, part: dict[str, Any] | None, body: Callable[[dict[str, Any]
     return (
         ""
         if part is None
-        else f"## {name}\n\n{body(part)}\nMeasured on {part['date']}, with {part['load']:.0f} processes waiting.\n\n"
+        else f"## {name}\n\n{body(part)}\nMeasured on {part['date']}, load average {part['load']:.0f}.\n\n"
     )
 
 
@@ -125,13 +125,13 @@ def of_reading(part: dict[str, Any]) -> str:
     least = min(float(row[4]) for row in part["rows"])
     small = sorted(float(row[4]) for row in part["small"])
     enough = sum(ratio >= WANTED for ratio in small)
-    return f"""Both from memory, on one core, the best of seven.
+    return f"""Both read a file in memory, on one core; the best of seven runs each.
 
-| file | size | memfit | `pickle.load` | |
+| file | size | memfit | `pickle.load` | ratio |
 |---|---|---|---|---|
 {rows}
 
-The least ratio is **{least:.1f}** (wanted: {WANTED}).
+The lowest ratio is **{least:.1f}** (target: {WANTED}).
 
 {of_small(small, enough)}"""
 
@@ -140,8 +140,8 @@ def of_small(ratios: list[float], enough: int) -> str:
     """Return the files that are too small for a row of their own."""
     if not ratios:
         return ""
-    return f"""Of {len(ratios)} more files of less than 1 MiB, {enough} are read at {WANTED} times the speed or more; the least ratio is {ratios[0]:.1f}, the median
-{statistics.median(ratios):.1f}. They take from microseconds to half a millisecond, of which much goes into texts that are new, as it does in Python.
+    return f"""Of {len(ratios)} other files of less than 1 MiB, {enough} are read at least {WANTED} times as fast; the lowest ratio is {ratios[0]:.1f}, the median {statistics.median(ratios):.1f}. Reading one
+takes from microseconds to half a millisecond. Much of that is spent on new strings, as in Python.
 """
 
 
@@ -150,14 +150,16 @@ def of_replaying(part: dict[str, Any]) -> str:
         f"| {name} | {int(events):,} | {followed} | {again} | {each} |"
         for name, events, followed, again, each in part["rows"]
     )
-    return f"""Millions of events a second (wanted: 5): following a trace, address by address; and making its calls once more with addresses of
-their own. The last column is what an event takes in memory, its block included, without texts and stacks (wanted: at most 40 bytes).
+    return f"""Millions of events per second (target: 5). *Verified*: the trace is replayed with every address compared. *Simulated*: its calls
+are repeated, and the simulated allocator chooses the addresses. *Bytes per event* is the memory for an event and its block, without
+strings and stacks (target: at most 40).
 
-| file | events | followed | made again | bytes an event |
+| file | events | verified | simulated | bytes per event |
 |---|---|---|---|---|
 {rows}
 
-The allocator alone, with a program like a training step:
+The simulated allocator alone, with a synthetic program like a training step under four settings, and with traces that begin when
+several free segments of the same size and unknown age exist ("ties"):
 
 ```
 {part["plain"].strip()}
@@ -173,33 +175,34 @@ def of_large(part: dict[str, Any]) -> str:
     most = max(each["resident"] for each in part["verbs"].values()) / GIB
     return f"""A file of {part["size"] / GIB:.1f} GiB.
 
-| | by the clock | processor time | most memory |
+| | wall time | CPU time | peak memory |
 |---|---|---|---|
 {rows}
 
-The most is **{most:.2f} GiB** (wanted: 3 GiB for 2 GB). {opened(part)}
+The highest peak is **{most:.2f} GiB** (target: 3 GiB for a file of 2 GB). {opened(part)}
 """
 
 
 def of_stacks(part: dict[str, Any]) -> str:
     watched, stacked = part["watched"], part["with stacks"]
-    return f"""The median step of a ResNet-50 (batch 64) on a virtual card: {watched:.1f} ms watched, {stacked:.1f} ms with a stack for
-each block, **{stacked / watched:.2f}×**; the lesser of three goes each, in turn.
+    return f"""The median step of a ResNet-50 (batch 64) on a virtual GPU: {watched:.1f} ms with the watcher, {stacked:.1f} ms with a stack for
+each block as well, **{stacked / watched:.2f}×**; the minimum of three alternating runs each.
 """
 
 
 def page(parts: dict[str, Any]) -> str:
     sections = [
-        share("Reading a snapshot, beside CPython's `pickle.load`", parts.get("read"), of_reading),
+        share("Reading a snapshot, compared with CPython's `pickle.load`", parts.get("read"), of_reading),
         share("Replaying, on one core", parts.get("replay"), of_replaying),
-        share("A snapshot of gigabytes", parts.get("large"), of_large),
-        share("What the stacks of `memfit run -o` cost", parts.get("stacks"), of_stacks),
+        share("Time and memory of each command for a large snapshot", parts.get("large"), of_large),
+        share("Cost of recording stacks with `memfit run -o`", parts.get("stacks"), of_stacks),
     ]
     head = f"""# Recordings: speed and memory
 
-Written by `python benches/recordings.py` ({os.cpu_count()} cores). Ratios are of processor time within one run, which other processes
-hardly touch; times by the clock were taken beside those that were waiting. [view.md](view.md), by `benches/view.py`, has a page made of
-a snapshot beside `torch/cuda/_memory_viz.py`, time and peak memory.
+Written by `python benches/recordings.py` ({os.cpu_count()} cores). Files named `made-…` are synthetic snapshots, those named `public-…` are
+published snapshots of other people. Ratios are of CPU time within one run, which other processes hardly affect. Wall times were
+measured while other processes ran (see the load averages). [view.md](view.md) compares making a page of a snapshot with
+PyTorch's `_memory_viz`.
 
 """
     return head + "".join(sections).rstrip() + "\n"
@@ -208,7 +211,7 @@ a snapshot beside `torch/cuda/_memory_viz.py`, time and peak memory.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", default=["read", "replay", "large", "stacks"])
-    parser.add_argument("--folder", type=Path, help="other snapshots, to be read and replayed as well")
+    parser.add_argument("--folder", type=Path, help="other snapshots to read and replay as well")
     parser.add_argument("--gib", type=float, default=2.0)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and torchvision")
     arguments = parser.parse_args()

@@ -4,15 +4,15 @@
     memfit run --gpu a100-80gb --steps 0 -- python benches/step.py --device cuda \\
         [-o measurements/step-card.md]
 
-All loops do the same: a batch, whole or as two micro-batches with accumulated gradients, clipping, AdamW.
-Their rounds alternate, each between two rounds of the loop by hand, so that other load slows both. The figure
-of a loop is the median over rounds of its time minus the mean of these two. Libraries that are not installed
-are left out and named.
+All loops do the same: one batch, as a single micro-batch or as two with gradient accumulation, then clipping
+and AdamW. Their rounds alternate, each between two rounds of the handwritten loop, so that other load slows
+both. The figure of a loop is the median over rounds of its time minus the mean of these two. Libraries that
+are not installed are left out and named.
 
-A model without running statistics is measured, and one with batch normalisation in every layer, whose buffers
-a step has to be able to put back. A wide model shows what remains of this beside kernels that take longer. On
-a virtual card the kernels take no time of the host's, and what memfit asks of the allocator does. The
-comparison of whole and divided samples runs before the first measured step.
+One model has no running statistics; another has batch normalisation in every layer, whose buffers a step must
+be able to restore. A wide model shows how much the cost matters if the kernels take longer. On a virtual GPU
+kernels take no host time, but memfit's queries of the allocator do. The comparison of batches with and
+without splitting runs before the first measured step.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ from torch import nn
 from torch.nn import functional
 
 DEVICE = torch.device("cpu")
-# The package whose CPU time is measured does the same whatever the model; a small one leaves less noise.
+TITLE = {
+    "cpu": "CPU time that `memfit.Step` adds to a training step",
+    "cuda": "CPU time that `memfit.Step` adds to a training step on a virtual GPU",
+}
+# memfit's CPU time does not depend on the model; a small one leaves less noise.
 WIDTH, CLASSES, SAMPLES, PARTS, LAYERS = 32, 10, 8, 2, 4
 WIDE = 512
 CLIP, RATE = 1.0, 1e-3
-# Steps before the first measured one. memfit compares again after twice as many divided batches, until then.
+# Steps before the first measured one, so that memfit's checks of split batches are over.
 WARM = 150
 torch.set_num_threads(1)
 
@@ -200,13 +204,13 @@ def main() -> None:
     loops: dict[str, Callable[[], None]] = {}
     missing = []
     makers: dict[str, tuple[Callable[[Training], Callable[[], None]], Training]] = {
-        "memfit.Step, whole": (with_memfit, Training(parts=1)),
-        "memfit.Step, in two parts": (with_memfit, Training()),
-        "memfit.Step, whole, batch normalisation": (with_memfit, Training(parts=1, norms=True)),
-        "memfit.Step, in two parts, batch normalisation": (with_memfit, Training(norms=True)),
-        "memfit.Step, whole, wide": (with_memfit, Training(parts=1, width=WIDE)),
-        "memfit.Step, in two parts, wide": (with_memfit, Training(width=WIDE)),
-        "Accelerate, in two parts": (with_accelerate, Training()),
+        "memfit.Step, one micro-batch": (with_memfit, Training(parts=1)),
+        "memfit.Step, two micro-batches": (with_memfit, Training()),
+        "memfit.Step, one micro-batch, batch normalisation": (with_memfit, Training(parts=1, norms=True)),
+        "memfit.Step, two micro-batches, batch normalisation": (with_memfit, Training(norms=True)),
+        "memfit.Step, one micro-batch, wide model": (with_memfit, Training(parts=1, width=WIDE)),
+        "memfit.Step, two micro-batches, wide model": (with_memfit, Training(width=WIDE)),
+        "Accelerate, two micro-batches": (with_accelerate, Training()),
     }
     for name, (make, training) in makers.items():
         try:
@@ -218,7 +222,7 @@ def main() -> None:
         ways[name] = lambda count, step=step: measured(step, count)  # type: ignore[misc]
         loops[name] = by_hand(training)
     if DEVICE.type == "cpu":
-        name = "Lightning, in two parts"
+        name = "Lightning, two micro-batches"
         with contextlib.suppress(ImportError):
             import lightning  # noqa: F401
 
@@ -237,8 +241,8 @@ def main() -> None:
             own[name].append(loop_took / arguments.steps * 1e6)
             beyond[name].append((took - loop_took) / arguments.steps * 1e6)
     text = (
-        "| way | the loop by hand, CPU microseconds: median | beyond it: median | lower quartile | upper "
-        "quartile | median, of the loop |\n|---|---|---|---|---|---|\n"
+        "| loop | handwritten loop, CPU µs per step: median | added CPU µs per step: median | lower quartile | upper quartile | "
+        "median, relative to the handwritten loop |\n|---|---|---|---|---|---|\n"
     )
     for name, values in beyond.items():
         lower, middle, upper = statistics.quantiles(values, n=4)
@@ -246,19 +250,21 @@ def main() -> None:
         text += (
             f"| {name} | {whole:.0f} | {middle:.0f} | {lower:.0f} | {upper:.0f} | {middle / whole:.1%} |\n"
         )
-    text += f"\nThe machine's load was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n"
+    text += f"\nLoad average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n"
     if missing:
-        text += f"\nNot installed where this ran: {', '.join(missing)}.\n"
+        text += f"\nNot installed, so not measured: {', '.join(missing)}.\n"
     print(text)
     if arguments.output:
         command = "python benches/step.py"
         if DEVICE.type == "cuda":
             command = f"memfit run --gpu … --steps 0 -- {command} --device cuda"
         arguments.output.write_text(
-            "# What a step costs the host\n\n"
+            f"# {TITLE[DEVICE.type]}\n\n"
             f"Written by `{command}`: {arguments.rounds} rounds of {arguments.steps} steps each, torch "
             f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, on "
-            f"{place()}.\n\n{text}",
+            f"{place()}. Each loop trains the same model on one batch per step, as a single micro-batch or as two. Rounds alternate with "
+            "a handwritten loop; the added CPU time of the thread is the difference.\n\n"
+            f"{text}",
             encoding="utf-8",
         )
     print(f"{arguments.rounds} rounds of {arguments.steps} steps", file=sys.stderr)

@@ -87,25 +87,25 @@ def report(result: dict[str, Any]) -> str:
     )
     browser = result["browser"]
     seen = (
-        f"In headless Chromium without a GPU, memfit's page showed its first picture after {browser['opened']:.2f} s. Zooming\n"
+        f"In headless Chromium without a GPU, memfit's page was first drawn after {browser['opened']:.2f} s. Zooming\n"
         f"from all {browser['events']:,} events into single ones, a frame took {browser['median']:.0f} ms (median), "
         f"{browser['worst']:.0f} ms at worst."
         if browser
-        else "No Chromium was there to open it."
+        else "Chromium was not installed, so the page was not opened."
     )
-    return f"""# A long snapshot as a page
+    return f"""# Viewer page of a long snapshot, compared with `_memory_viz`
 
-Written by `python benches/view.py SNAPSHOT` ({datetime.date.today()}, {os.cpu_count()} cores, {os.getloadavg()[0]:.0f} processes
-waiting for them). The snapshot has {result["snapshot"] / MIB:,.0f} MiB and is `benches/long_snapshot.py`'s, which does the same
-each step, so that its page is smaller than one of a less regular program. Both were measured within one run.
+Written by `python benches/view.py SNAPSHOT` ({datetime.date.today()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f}). Both tools make
+an HTML page of the same snapshot, within one run. The snapshot has {result["snapshot"] / MIB:,.0f} MiB and is from
+`benches/long_snapshot.py`, a training script whose steps are all alike; the page of a less regular script is larger.
 
-| | by the clock | processor time | most memory | page |
+| | wall time | CPU time | peak memory | size of the page |
 |---|---|---|---|---|
 {rows}
 
 {seen}
 
-`_memory_viz` draws the 15,000 largest blocks; memfit's page reaches every one.
+`_memory_viz` draws only the 15,000 largest blocks; memfit's page shows all blocks.
 """
 
 

@@ -1,18 +1,18 @@
-"""Mutation testing of the deciding crates: a seeded sample of mutants, and how many of them no test notices.
+"""Mutation testing of the most important crates: how many of a seeded sample of mutants no test detects.
 
     cargo install cargo-mutants --locked
     python scripts/mutants.py [CRATE…] [--sample 240] [--seed 2026] [--alone]
     python scripts/mutants.py [CRATE…] [--seed 2026] --again     # only the survivors, after new tests
 
 cargo-mutants lists the mutants. All mutants of the sample are compiled into one build of the crate: a
-function has a copy of its body for each of its mutants, and an environment variable chooses one. So a mutant
-costs one run of the tests and no build. What cannot be compiled so (constants, `const fn`, and whatever
-breaks the build) is left out, or tried one by one with cargo-mutants (`--alone`), which takes ten times as
-long.
+function has a copy of its body for each of its mutants, and an environment variable selects one. So a mutant
+costs one run of the tests and no build. Mutants that cannot be compiled this way (constants, `const fn`, and
+those that break the build) are left out, or tried one by one with cargo-mutants (`--alone`), which takes ten
+times as long.
 
-Results go into measurements/mutants.json, the table into measurements/mutants.md. Per crate, the tests of
-that crate decide. A mutant that survives for a stated reason (scripts/mutants.toml, by file, function and
-change) counts apart.
+Results go into measurements/mutants.json, the table into measurements/mutants.md. Only the tests of the same
+crate count. Survivors with a reason (scripts/mutants.toml, by file, function and change) are counted
+separately.
 """
 
 from __future__ import annotations
@@ -374,11 +374,12 @@ def write_table(results: dict[str, Any]) -> None:
     lines = [
         "# Mutation testing",
         "",
-        "Written by `python scripts/mutants.py` (`make mutants`), which says how. A mutant survives if all tests of its crate pass",
-        "with it; the sample is drawn by a seed. Mutants that do not compile are left out. The first reading is of the",
-        "tests as they were; the second tries its survivors again after new tests. Reasons are in `scripts/mutants.toml`.",
+        "Written by `python scripts/mutants.py` (`make mutants`). A mutant is a small change to the code, made by cargo-mutants. It",
+        "survives if all tests of its crate still pass. A seeded sample is tried; mutants that do not compile are left out. *First run*",
+        "is with the tests at that commit; *last run* tries its survivors again after tests were added. A survivor can have a reason",
+        "(`scripts/mutants.toml`), for example that the change makes no difference.",
         "",
-        "| crate | seed | tried | survived at first | commit, date | survived now | of these with a reason | without | commit, date |",
+        "| crate | seed | mutants | survivors, first run | commit, date | survivors, last run | with a reason | without | commit, date |",
         "|---|--:|--:|--:|---|--:|--:|--:|---|",
     ]
     survivors = []
@@ -402,11 +403,13 @@ def write_table(results: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("crates", nargs="*", metavar="CRATE", help="default: all deciding crates")
+    parser.add_argument("crates", nargs="*", metavar="CRATE", help="default: the most important crates")
     parser.add_argument("--sample", type=int, default=240, help="mutants of a crate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--again", action="store_true", help="try the survivors of this seed again")
-    parser.add_argument("--alone", action="store_true", help="also try what needs a build of its own")
+    parser.add_argument("--again", action="store_true", help="run the survivors of this seed again")
+    parser.add_argument(
+        "--alone", action="store_true", help="also try mutants that need a build of their own"
+    )
     parser.add_argument("--table", action="store_true", help="only write the table again")
     chosen = parser.parse_args()
     if shutil.which("cargo-mutants") is None:

@@ -3,9 +3,9 @@
     python scripts/cards/measure.py [--sample N] [--seed N] [--only NAME] [--anew]
 
 Each workload's table of all known GPUs is made once. Then the same script is run (`--prove`) on a seeded
-sample of the GPUs that the table decided by a replay. Half of the sample are the GPUs with the least headroom,
-where a replay is most likely to be wrong; `--sample 200` runs all of them. The verdicts, peaks and estimated
-step times of replay and run are compared.
+sample of the GPUs that the table decided by a replay. Half of the sample are the GPUs with the least
+headroom, where a replay is most likely to be wrong; `--sample 200` runs all of them. The verdicts, peaks and
+estimated step times of replay and run are compared.
 
 The result of each workload is added to measurements/cards.json at once, and is measured again only with
 `--anew`. The table is measurements/cards.md.

@@ -2,9 +2,9 @@
 
     python scripts/cards/published.py [--python PATH] [--only TEXT]
 
-The cases are in `published.toml` with their sources. A label states for one GPU which of two batch sizes fits:
-both are run on that GPU. A peak is checked on all known GPUs, but only those whose memory is clearly smaller
-or larger than the peak count as statements. `--python` is an interpreter that has timm.
+The cases are in `published.toml` with their sources. A label states for one GPU which of two batch sizes
+fits: both are run on that GPU. A peak is checked on all known GPUs, but only those whose memory is clearly
+smaller or larger than the peak count as statements. `--python` is an interpreter that has timm.
 
 The result of each case is added to measurements/cards-published.json at once, and is not computed again. The
 table is measurements/cards-published.md.

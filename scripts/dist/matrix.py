@@ -3,11 +3,12 @@
     python scripts/dist/matrix.py [dist] [--suites "bullseye bookworm trixie"] [--torch "2.6.0 2.9.1 2.15.0"]
         [--python FOLDER]… [--keep FOLDER]
 
-Each system is made by debootstrap from the mirror that this machine's apt has, as root, and has neither a
-compiler nor cargo. Each Python of a system is its own, or one of `--python`: a folder with `bin/python3` and
-its libraries, which the system sees read-only under the same name. memfit is installed by that Python's own
-pip without an index. The packages of each PyTorch are fetched here by uv, and seen read-only, too. A Python
-that does not start in a system, and a release of PyTorch without a wheel for a Python, are said so.
+Each system is created by debootstrap (as root) from the mirror of this machine's apt, and has neither a
+compiler nor cargo. memfit is installed into the system's own Python, and into each one given by `--python`: a
+folder with `bin/python3` and its libraries, mounted read-only under the same path. That Python's own pip
+installs memfit, without a package index. The packages of each PyTorch are fetched here by uv, and mounted
+read-only, too. If a Python does not start in a system, or a release of PyTorch has no wheel for it, the row
+says so.
 """
 
 from __future__ import annotations
@@ -129,12 +130,12 @@ def visit(system: System, wheel: Path, prefix: Path | None, torches: Torches) ->
     row = {"system": SUITES.get(system.suite, system.suite)}
     if facts.returncode:
         version = prefix.name if prefix is not None else "?"
-        return [row | {"Python": version, "install": "not tried: this Python does not start there"}]
+        return [row | {"Python": version, "install": "not tried: this Python does not start on this system"}]
     version, libc = facts.stdout.split()
     row |= {"Python": version, "glibc": libc}
     row["libraries load"] = system.timed(0, "", python, "-c", LOADS)[1]
     if minor(version) < OLDEST:
-        return [row | {"install": "not tried: memfit is for Python 3.10 and later"}]
+        return [row | {"install": "not tried: memfit needs Python 3.10 or later"}]
     environment = f"/opt/env-{version}"
     system.chroot(python, "-c", f"import venv; venv.create('{environment}', with_pip=True)")
     inner = f"{environment}/bin/python"
@@ -186,12 +187,15 @@ def prepare(suite: str, folder: Path, wheel: Path) -> System:
 def table(rows: list[dict[str, str]], wheel: Path) -> str:
     """Return the page."""
     lines = [
-        "# Installing in fresh systems",
+        "# Installing on fresh Debian systems",
         "",
         f"Written by `make dist-matrix` ({datetime.date.today()}), with `{wheel.name}` ({wheel.stat().st_size / 1e6:.1f} MB).",
-        "Each system is a fresh one of debootstrap with Python and no compiler; pip has no index. Pythons that a system does",
-        "not have were built on Debian 12, except those of Debian 11, and are seen by the system read-only, as PyTorch's",
-        "packages are. Seconds are those of one run on a machine with two cores that did other work at the same time.",
+        "Each system is created by debootstrap, with Python and without a compiler; pip installs without a package index. Pythons",
+        "that a system does not have were built on Debian 12. They and PyTorch's packages are mounted read-only. Times are wall",
+        "time of a single run, on a machine with two cores that did other work at the same time.",
+        "",
+        "*Libraries load* is the time to load all of memfit's native libraries, *memfit check* and *memfit run* the time of a command",
+        "on an example.",
         "",
         "| system | " + " | ".join(COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",

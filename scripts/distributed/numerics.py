@@ -1,11 +1,11 @@
-"""Trains under parallel plans on gloo, and compares with one process that sees the whole batches.
+"""Trains with parallel plans on gloo, and compares with one process that trains on the whole batches.
 
   python scripts/distributed/numerics.py [--world 2 4 8] [--faults 2] [--models NAME…] [--out FILE.md]
 
-Each case is three optimizer steps of two batches each, with clipping and a ragged last batch, under
-`memfit.Step(plan=…)`; with a fault, one rank gets an out-of-memory error at a random place of a forward or
-backward pass. Compared are the gradients of each step before clipping, all parameters at the
-end, and the losses. The command fails if a difference is above the limit.
+Each case trains for three optimizer steps of two batches each with `memfit.Step(plan=…)`, gradient clipping
+and an incomplete last batch. With a fault, one rank gets an out-of-memory error at a random point of a
+forward or backward pass. The gradients of each step before clipping, all parameters at the end, and the
+losses are compared. The command fails if a difference is above the limit.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         groups.setdefault((row["engine"], row["world"]), []).append(row)
     lines = [
-        "| engine | ranks | models | runs | with a fault, and run again | float64: gradients | parameters | losses "
+        "| engine | ranks | models | runs | with a fault, repeated | float64: gradients | parameters | losses "
         "| float32: gradients | parameters | losses |",
         "|---" * 11 + "|",
     ]
@@ -325,18 +325,20 @@ def heading(rows: list[dict[str, Any]], seconds: float) -> list[str]:
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
     ).stdout.strip()
     return [
-        "# Parallel plans beside one process",
+        "# Numerics of parallel plans compared with one process",
         "",
         f"Written by `make parallel` ({time.strftime('%Y-%m-%d')}, commit {commit}) with PyTorch {torch.__version__}, "
         f"gloo, on the CPU, in {seconds / 60:.0f} minutes: {len(rows)} runs.",
         "",
-        "A run is three optimizer steps under `memfit.Step(plan=…)`, each of two batches of up to eight samples, with "
-        "clipping; the last batches have three and two samples, so with eight ranks most have none. The losses of "
-        "token models are sums over labels that are not ignored, of which samples have different numbers. In a run "
-        "with a fault, one rank gets an out-of-memory error at a random place of a forward or backward pass, and all "
-        "ranks run the window again. The models are in `scripts/distributed/numerics_models.py`. Numbers are the "
-        "largest differences, over all ranks, from one process that trains on the whole batches without memfit: of a "
-        "gradient before clipping beside the norm of all, of a parameter after three steps of AdamW (eps 1e-3), and of a loss.",
+        "A run trains for three optimizer steps with `memfit.Step(plan=…)` and gradient clipping. Each step has two batches "
+        "of up to eight samples; the last batches have three and two samples, so with eight ranks most ranks have none. The "
+        "loss of token models is the sum over labels that are not ignored, whose number differs between samples. In a run "
+        "with a fault, one rank gets an out-of-memory error at a random point of a forward or backward pass, and all ranks "
+        "repeat the window (all micro-batches of the step). The models are in `scripts/distributed/numerics_models.py`.",
+        "",
+        "The reference is one process that trains on the whole batches without memfit. The numbers are the largest "
+        "differences from it, over all ranks: of a gradient before clipping, relative to the norm of all gradients; of a "
+        "parameter after three steps of AdamW (eps 1e-3); and of a loss.",
         "",
     ]
 

@@ -3,8 +3,8 @@
     python scripts/distributed/world.py [RANKS…]
 
 Writes ../../measurements/world.md. `MEMFIT_COMMAND` names the command, `MEMFIT_PYTHON` the interpreter with
-torch. What is trained is a decoder of ten billion parameters with FSDP2, mixed precision and checkpointing,
-made on `meta`, so that the host holds none of it:
+torch. The model is a decoder of ten billion parameters, trained with FSDP2, mixed precision and activation
+checkpointing. It is created on `meta`, so that it takes no host memory:
 
     memfit run --gpu h100:8 --world-size 512 -- python scripts/distributed/world.py train
 """
@@ -86,7 +86,7 @@ BLOCK: Matrices = [(3 * WIDTH, WIDTH), (WIDTH, WIDTH), (HIDDEN, WIDTH), (HIDDEN,
 
 
 def share(rows: int, ranks: int) -> int:
-    """Whole rows, as many for each rank, as long as there are any."""
+    """Return the number of whole rows per rank."""
     return -(-rows // ranks)
 
 
@@ -130,12 +130,15 @@ def run(ranks: int) -> dict[str, Any]:
 
 def page(found: dict[int, dict[str, Any]]) -> str:
     count = sum(rows * columns for rows, columns in ROOT + BLOCK * LAYERS)
-    text = "# One rank of hundreds\n\nWritten by `python scripts/distributed/world.py`, which says what is trained: a decoder of "
-    text += f"{count:,} parameters with FSDP2 on H100s,\neight a machine, as rank 0. What it must hold follows from its shapes: its "
-    text += "rows of each matrix in single precision, with two states of the optimizer,\nand, whole in 16 bits, the matrices outside of "
-    text += "blocks and those of one block. Two cores, "
-    text += f"{os.getloadavg()[0]:.0f} processes waiting for them.\n\n"
-    text += "| ranks | a whole `memfit run` | of it processor time | peak of the card | parameters at the peak | by arithmetic | optimizer | by arithmetic |\n"
+    text = (
+        "# One rank of a job with hundreds of ranks\n\n"
+        f"Written by `python scripts/distributed/world.py`. `memfit run --world-size` runs rank 0 of a job that trains a decoder of {count:,}\n"
+        "parameters with FSDP2 on virtual H100s, eight per machine. The bytes that this rank must hold at the peak follow from the\n"
+        "shapes: its rows of each matrix in float32, with two optimizer states, and the gathered bfloat16 matrices of one block and of those\n"
+        "outside the blocks. *Expected* is this calculation; memfit's figures must equal it. "
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.0f}.\n\n"
+    )
+    text += "| ranks | `memfit run`, wall time | CPU time | peak GPU memory | parameters at the peak, bytes | expected | optimizer states, bytes | expected |\n"
     text += "|---|---|---|---|---|---|---|---|\n"
     for ranks, row in found.items():
         text += f"| {ranks} | {row['wall']:.0f} s | {row['processor']:.0f} s | {row['peak']['device'] / 2**30:.2f} GiB "

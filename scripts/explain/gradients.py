@@ -59,7 +59,7 @@ class Row:
     label: str
     source: str
     kept: bool | None
-    """`None` if nothing is shown."""
+    """`None` if nothing was compared."""
     why: str
     compared: dict[str, int]
     difference: float | None
@@ -258,7 +258,7 @@ def judge(name: str, script: held_out.Script, fixes: list[dict[str, Any]], folde
 
 def summary(rows: list[Row]) -> list[str]:
     out = [
-        "| remedy | label | edits | keep the numbers | change them | not shown |",
+        "| remedy | label | edits | same numbers | different numbers or failed | not compared |",
         "|---|---|---|---|---|---|",
     ]
     for lever, label in sorted({(row.lever, row.label) for row in rows}):
@@ -274,25 +274,27 @@ def write(known: dict[str, list[dict[str, Any]]]) -> None:
     rows = [Row(**row) for _, each in sorted(known.items()) for row in each]
     with_gradients = sum(1 for row in rows if row.kept and row.compared.get("gradients"))
     head = [
-        "# Whether remedies labelled `exact` or `rounding` keep the numbers\n",
-        "`python scripts/explain/gradients.py SET…` writes this file; its docstring says what is compared. A remedy",
-        "that is not shown was not compared: the reason is in its row. The remedies of the ninth set are those of memfit before the",
-        "edit that fails was mended: it detached an object that holds tensors.\n",
-        f"Sets that have not been tried: {', '.join(sorted(set(sets()) - set(known))) or 'none'}.\n",
-        f"Python {platform.python_version()}, float64 on the host. Differences up to {TOLERANCE:g} count as rounding.\n",
+        "# Do remedies labelled `exact` or `rounding` keep losses and gradients?\n",
+        "Written by `python scripts/explain/gradients.py SET…`. `memfit explain` proposes edits for scripts that run out of memory.",
+        "Each edit labelled `exact` or `rounding` is applied, and the original and the edited script run on the CPU in float64, with",
+        "smaller sizes. Losses, gradients, module outputs and printed numbers must agree: relative differences of up to",
+        f"{TOLERANCE:g} count as rounding. The script's docstring has the details.\n",
+        "The remedies of the ninth set are from before one of them was fixed: the edit that fails called `detach` on an object that",
+        "contains tensors.\n",
+        f"Python {platform.python_version()}. Sets not tried: {', '.join(sorted(set(sets()) - set(known))) or 'none'}.\n",
         *summary(rows),
         "",
-        f"In {with_gradients} of the comparisons that hold, gradients before optimizer steps were among the numbers.\n",
+        f"{with_gradients} of the comparisons with the same numbers include gradients before optimizer steps.\n",
     ]
     tables = []
     for name in sorted(known):
         tables += [
             f"## The {name} set\n",
-            "| script | remedy | label | from | numbers | largest difference | compared |",
+            "| script | remedy | label | proposed from | numbers | largest difference | compared |",
         ]
         tables.append("|---|---|---|---|---|---|---|")
         for row in (Row(**each) for each in known[name]):
-            said = {True: "kept", False: f"changed: {row.why}", None: f"not shown: {row.why}"}[row.kept]
+            said = {True: "same", False: f"different: {row.why}", None: f"not compared: {row.why}"}[row.kept]
             counts = ", ".join(f"{count} {kind}" for kind, count in row.compared.items())
             apart = "-" if row.difference is None else f"{row.difference:.1g}"
             cells = [row.script, row.lever, row.label, row.source, said, apart, counts or "-"]

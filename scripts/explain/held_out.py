@@ -250,17 +250,21 @@ def write(file: Path, everything: dict[str, list[Row]]) -> None:
     known.update({name: [asdict(row) for row in rows] for name, rows in everything.items()})
     file.write_text(json.dumps(known, indent=1) + "\n")
     head = [
-        "# What `memfit explain` says of scripts that it was not made with\n",
-        "`python scripts/explain/held_out.py SET…` writes this file; its docstring says what is counted. A set says",
-        "least once the reasoning was mended on it, and the first seven are by the authors of the reasoning: see docs/explain.md.\n",
+        "# `memfit explain` on scripts that it was not developed with\n",
+        "Written by `python scripts/explain/held_out.py SET…`; its docstring says what is counted. Each script runs out of memory for a",
+        "known reason, and `memfit explain` has to find the cause, the line and a remedy. A set is no longer an independent test once",
+        "its results were used to improve the reasoning, and the first seven sets were written by the authors of the reasoning: see",
+        "[explain.md](../docs/explain.md).\n",
         f"Python {platform.python_version()}, a virtual T4 with 3 GiB.\n",
-        "The ninth set was read with `--no-prove`, but for six of its scripts: no further run tried the remedies. Such runs were made",
-        "later, with the reasoning of that time, for those scripts whose first remedy was an edit or a setting, as far as the time",
-        "allowed; their table is `ninth, with runs that try the remedies`. What it showed was mended after it. Five of its scripts",
-        "say nothing of the reasoning. Four do not run out: PyTorch ignores a rounding to one division of a power of two, and six",
-        "contexts leave room enough. In `other_processes_reward`, the server runs out, and the training waits for it for ever.",
-        "After the reasoning was mended, the recordings and snapshots of the first reading were explained again, and the eighth",
-        "set was recorded with `--no-prove`. Without further runs, fragmentation stays the cause where a setting is not enough.\n",
+        "The ninth set:\n",
+        "- It was first run with `--no-prove`, except for six of its scripts: no further runs tried the remedies. Such runs were made",
+        "  later, with the reasoning of that time, for the scripts whose first remedy was an edit or a setting, as far as time allowed.",
+        "  Their table is `ninth, with runs that try the remedies`. The errors that it showed were fixed afterwards.",
+        "- Five of its scripts do not test the reasoning. Four do not run out of memory: PyTorch ignores rounding to one division of a",
+        "  power of two, and six CUDA contexts leave enough memory. In `other_processes_reward` the server runs out of memory, and the",
+        "  training waits for it forever.",
+        "- After the fixes, the recordings and snapshots of the first run were explained again, and the eighth set was recorded with",
+        "  `--no-prove`. Without further runs, fragmentation stays the cause where changing a setting is not enough.\n",
     ]
     tables = [table(name, [Row(**row) for row in rows]) for name, rows in sorted(known.items())]
     file.with_suffix(".md").write_text("\n".join([*head, *tables]))

@@ -1,11 +1,10 @@
-"""Memory that runs out on one of several ranks, at a random moment. Writes the results to
-measurements/ranks.md.
+"""Runs out of memory on one of several ranks at a random point. Writes measurements/ranks.md.
 
     python scripts/faults/ranks.py [--runs 100] [--world 4]
 
 The interpreter needs torch and memfit. Each run trains for three steps with DistributedDataParallel, or with
-FSDP2 (every other time with two copies of each shard), on the CPU with gloo; one rank, drawn anew for each
-run, is given an out-of-memory error once. The tests run the same scripts with fewer runs.
+FSDP2 (in every other run with two replicas of each shard), on the CPU with gloo. One rank, chosen at random
+for each run, gets an out-of-memory error once. The tests run the same scripts with fewer runs.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ WAYS = {"DistributedDataParallel": "rank_training.py", "FSDP2": "shard_training.
 
 
 def main() -> None:
-    """Runs both ways and writes the page."""
+    """Run both kinds of training and write the page."""
     from test_step_ranks import ranks
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -42,17 +41,18 @@ def main() -> None:
     import torch
 
     TARGET.write_text(
-        f"# A rank that runs out of memory\n\n"
-        f"Made by `python scripts/faults/ranks.py --runs {options.runs} --world {options.world}` with PyTorch "
+        f"# Recovery when one rank runs out of memory\n\n"
+        f"Written by `python scripts/faults/ranks.py --runs {options.runs} --world {options.world}` with PyTorch "
         f"{torch.__version__.split('+')[0]}, {options.world} processes on the CPU, gloo.\n\n"
-        "A run is three optimizer steps; one rank, drawn anew for each run, gets an out-of-memory error at a place of a "
-        "forward, a backward or an exchange that differs from run to run. A run that hangs ends the command without a "
-        "page.\n\n"
-        "| | runs | in which a window was run again | hung | ranks apart at the end | furthest from the run without |\n"
+        "A run trains for three optimizer steps with `memfit.Step`. One rank, chosen at random for each run, gets an "
+        "out-of-memory error at a random point of a forward pass, a backward pass or a collective; all ranks then have to "
+        "repeat the window (all micro-batches of the step). If a run hangs, the command ends without writing this page.\n\n"
+        "| | runs | runs in which a window was repeated | hung | largest difference between ranks at the end | largest difference "
+        "from a run without the error |\n"
         "|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
-        "With DistributedDataParallel, a fault that is drawn for a part that does not come is none, so fewer windows are "
-        "run again than there are runs. The window that is run again is cut into other parts, which is another order of "
-        "rounding: the last column is in float32, of parameters of about one.\n"
+        "With DistributedDataParallel the error can be placed at a micro-batch that the run does not reach. Then no window is "
+        "repeated. A repeated window is split into other micro-batches, which changes the rounding: the last column is for float32 "
+        "parameters of about 1.\n"
     )
 
 

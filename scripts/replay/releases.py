@@ -1,12 +1,11 @@
-"""Recordings made with several releases of PyTorch, each read, replayed and explained.
+"""Makes recordings with several releases of PyTorch; reads, replays and explains each one.
 
     python scripts/replay/releases.py PYTHON [PYTHON…] # rewrites measurements/recorded-releases.{json,md}
 
-With each interpreter, the scripts of `examples/broken/` that are one process run on a virtual T4 with 3 GiB
-until they run out of memory: all of them in one process, of which PyTorch writes a snapshot each, and
-`RECORDED` of them once more by themselves, as recordings of `memfit run -o`. Every file is then replayed,
-event by event, and explained; what it says of addresses and segments is held against what the replay
-predicts.
+With each interpreter, the single-process scripts of `examples/broken/` run on a virtual T4 with 3 GiB until
+they run out of memory: all of them in one process, for which PyTorch writes a snapshot per script, and those
+in `RECORDED` once more on their own, as recordings of `memfit run -o`. Every file is then replayed event by
+event, and explained. Its addresses and segments are compared with those that the replay predicts.
 """
 
 from __future__ import annotations
@@ -85,13 +84,19 @@ def of_release(python: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    head = """# Recordings of several releases of PyTorch, read, replayed and explained
+    head = """# Recordings from several PyTorch releases: read, replayed and explained
 
-Written by `scripts/replay/releases.py`; its head says what is compared. A cause counts as right where it is the one that the
-script was broken for; `explain` was made with these scripts, so this checks releases, not causes. Two of the thirteen scripts of
-`examples/broken` are left out because other processes fill the GPU, and those that give no snapshot with a release are not in its row.
+Written by `scripts/replay/releases.py`. The scripts of `examples/broken` run out of memory on a virtual T4 with 3 GiB, with each
+release. memfit reads PyTorch's snapshots of them, and some recordings of `memfit run -o`. It replays them event by event, and
+explains them.
 
-| torch | source | files | events | addresses | segments | causes |
+- *Addresses* and *segments*: how many of the replay's predictions equal the file.
+- *Causes*: how many explanations name the cause for which the script was written. `memfit explain` was developed with these
+  scripts, so this tests reading several releases, not the reasoning.
+- Two of the thirteen scripts are left out, because other processes fill the GPU. A script that writes no snapshot with a release
+  is not counted in its row.
+
+| torch | source | files read | events | addresses | segments | causes |
 |---|---|---|---|---|---|---|
 """
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}

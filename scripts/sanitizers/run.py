@@ -4,8 +4,8 @@ processes.
     python scripts/sanitizers/run.py [--sanitizer address|thread]… [CRATE…]
 
 Needs a nightly toolchain with the sanitizers' runtimes. Results replace those of the same crates in
-measurements/sanitizers.json, and the table is measurements/sanitizers.md. `address` finds accesses outside
-of memory, use after free and leaks; `thread` finds data races. Rust has no sanitizer for undefined behaviour
+measurements/sanitizers.json, and the table is measurements/sanitizers.md. `address` finds accesses out of
+bounds, use after free and leaks; `thread` finds data races. Rust has no sanitizer for undefined behaviour
 in general: debug builds check overflows, alignment and what unsafe functions require.
 
 The standard library is not instrumented: `thread` does not see how a contended lock is taken, and reports
@@ -145,8 +145,9 @@ def page(results: list[Result]) -> str:
     lines = [
         "# The Rust tests under sanitizers",
         "",
-        "Written by `python scripts/sanitizers/run.py` (`make sanitizers`), which says what each sanitizer finds and what it cannot see.",
-        "Suppressed places are in `scripts/sanitizers/*.supp`, with reasons. Left out are tests that measure the memory of their process:",
+        "Written by `python scripts/sanitizers/run.py` (`make sanitizers`). *address* finds accesses out of bounds, use after free and",
+        "leaks; *thread* finds data races. The script's docstring says what they cannot find. Suppressions are in",
+        "`scripts/sanitizers/*.supp`, with reasons. Tests that measure the memory of their own process are left out:",
         f"{', '.join(f'`{name}`' for name in SKIPPED)}.",
         "",
         "| sanitizer | crate | tests passed | failed | findings | commit | compiler |",

@@ -78,7 +78,7 @@ def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def module_cycles(crate: Path) -> list[list[str]]:
-    """Groups of a crate's top-level modules that depend on one another in a circle."""
+    """Groups of a crate's top-level modules that depend on one another in a cycle."""
     source = crate / "src"
     graph: dict[str, set[str]] = defaultdict(set)
     for path in source.rglob("*.rs"):
@@ -144,8 +144,8 @@ def count(root: Path) -> dict[str, object]:
         "Rust files": sum(1 for _ in rust_files(root)),
         "Python files of the package": sum(1 for _ in root.glob("python/memfit/**/*.py")),
         "local macros (`macro_rules!`)": macros,
-        "module circles within crates": sum(len(each) for each in cycles.values()),
-        "modules in such a circle": sum(len(group) for each in cycles.values() for group in each),
+        "import cycles between modules of a crate": sum(len(each) for each in cycles.values()),
+        "modules in such a cycle": sum(len(group) for each in cycles.values() for group in each),
     }
     searched = [*rust_files(root), *root.glob("python/memfit/**/*.py")]
     texts = [split_tests(path.read_text())[0] for path in searched if not is_test(path.relative_to(root))]
@@ -160,7 +160,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("roots", nargs="*", type=Path, default=[HERE])
-    parser.add_argument("--cycles", action="store_true", help="name the modules of each circle")
+    parser.add_argument("--cycles", action="store_true", help="name the modules of each cycle")
     arguments = parser.parse_args()
     columns = [count(root.resolve()) for root in arguments.roots]
     print("| | " + " | ".join(root.name for root in arguments.roots) + " |")

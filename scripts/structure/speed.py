@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-WAYS = {"virtual": "unwatched", "watched": "watched"}
+WAYS = {"virtual": "without the watcher", "watched": "with the watcher"}
 EXAMPLE = "`memfit run` of `examples/classifier/train.py`, whole"
 MARK = "dispatch: "
 
@@ -76,7 +76,7 @@ def main() -> None:
             for name, ms in (steps(memfit) | example(memfit)).items():
                 of_command = least.setdefault(name, {})
                 of_command[memfit] = min(ms, of_command.get(memfit, ms))
-    print("| processor time of | before | after | after to before |\n|---|--:|--:|--:|")
+    print("| CPU time of | before | after | after / before |\n|---|--:|--:|--:|")
     for name, of_command in least.items():
         before, after = of_command[args.before], of_command[args.after]
         print(f"| {name} | {before:,.1f} ms | {after:,.1f} ms | {after / before:.2f} |")

@@ -123,12 +123,12 @@ def page(columns: dict[str, Any], releases: list[Release], cases: list[Case]) ->
             f"| {case.what} | {' | '.join(cell(result, case, each.torch) for result, each in zip(results, shown, strict=True))} |"
         )
     table = "\n".join(rows)
-    return f"""# Releases of torch that were run
+    return f"""# Workloads run with several PyTorch releases
 
-Written by `make matrix` ({datetime.date.today()}). {good} of {total} cells are as they should be: {STEPS} steps ran, no
-call was refused, and the model has the parameters that it has in the other releases. A cell is the peak of allocated
-memory in MiB; where it differs from release to release, PyTorch itself does. The command lines are in
-[matrix.toml](../scripts/tables/matrix.toml).
+Written by `make matrix` ({datetime.date.today()}). Each workload ran for {STEPS} steps on a virtual GPU with each release. A cell is the peak of
+allocated memory in MiB; where it differs between releases, PyTorch itself changed. {good} of {total} cells are as expected: all
+steps ran, no CUDA call was refused, and the model's parameters take as many bytes as in the other releases. The command lines
+are in [matrix.toml](../scripts/tables/matrix.toml).
 
 | torch | {head} |
 |---|{"---|" * len(shown)}

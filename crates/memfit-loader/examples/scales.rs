@@ -16,7 +16,7 @@ const TURNS: usize = 9;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("JPEG by {}\n", Backend::BEST.name());
-    println!("| file | MB | scale | libjpeg-turbo, ms | in Rust, ms | times as fast |");
+    println!("| file | MB | scale | libjpeg-turbo, ms | Rust, ms | speed-up |");
     println!("|---|---|---|---|---|---|");
     let mut sums = [[Duration::ZERO; 2]; 2];
     for path in std::env::args().skip(1) {
