@@ -249,6 +249,11 @@ def write(file: Path, everything: dict[str, list[Row]]) -> None:
     known: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     known.update({name: [asdict(row) for row in rows] for name, rows in everything.items()})
     file.write_text(json.dumps(known, indent=1) + "\n")
+    file.with_suffix(".md").write_text(page(known))
+
+
+def page(known: dict[str, Any]) -> str:
+    """Format the results of all sets as a page."""
     head = [
         "# `memfit explain` on scripts that it was not developed with\n",
         "Written by `python scripts/explain/held_out.py SET…`; its docstring says what is counted. Each script runs out of memory for a",
@@ -267,7 +272,7 @@ def write(file: Path, everything: dict[str, list[Row]]) -> None:
         "  `--no-prove`. Without further runs, fragmentation stays the cause where changing a setting is not enough.\n",
     ]
     tables = [table(name, [Row(**row) for row in rows]) for name, rows in sorted(known.items())]
-    file.with_suffix(".md").write_text("\n".join([*head, *tables]))
+    return "\n".join([*head, *tables])
 
 
 if __name__ == "__main__":

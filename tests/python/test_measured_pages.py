@@ -1,0 +1,93 @@
+"""Pages of measurements whose results are kept as JSON: the committed page is what its script makes of them.
+
+So a page cannot keep an old wording, and a name that changed in a script but not in its results is found.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "measurements"
+
+
+def load(script: str) -> ModuleType:
+    """Import a script by its path; several scripts have the same name."""
+    path = ROOT / script
+    name = "page_of_" + re.sub(r"\W", "_", script)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    before, known = list(sys.path), set(sys.modules)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = before
+        # The next script's neighbours can have the same names as this one's.
+        for other in set(sys.modules) - known:
+            if str(getattr(sys.modules[other], "__file__", None) or "").startswith(str(path.parent)):
+                del sys.modules[other]
+    return module
+
+
+def function(name: str) -> Callable[[ModuleType, Any, Path], str]:
+    """The page is what this function of the script returns."""
+    return lambda module, results, _: getattr(module, name)(results)
+
+
+def written(name: str) -> Callable[[ModuleType, Any, Path], str]:
+    """The page is what this function of the script writes to `TABLE`."""
+
+    def make(module: ModuleType, results: Any, folder: Path) -> str:
+        module.TABLE = folder / "page.md"  # type: ignore[attr-defined]
+        getattr(module, name)(results)
+        return (folder / "page.md").read_text()
+
+    return make
+
+
+def sanitizers(module: ModuleType, results: Any, _: Path) -> str:
+    return module.page([module.Result(**each) for each in results])
+
+
+@pytest.mark.parametrize(
+    ("page", "script", "make"),
+    [
+        ("ablation", "scripts/accuracy/ablation_table.py", function("table")),
+        ("throughput", "scripts/accuracy/throughput.py", function("page")),
+        ("consumer-speed", "scripts/accuracy/consumer_speed.py", function("page")),
+        ("datacenter-speed", "scripts/accuracy/datacenter_speed.py", function("page")),
+        ("cards", "scripts/cards/measure.py", function("table")),
+        ("cards-published", "scripts/cards/published.py", function("table")),
+        ("plan-ablation", "scripts/plan/ablation.py", written("write")),
+        ("differential", "scripts/replay/differential.py", function("page")),
+        ("recorded-releases", "scripts/replay/releases.py", function("page")),
+        ("explain", "scripts/explain/held_out.py", function("page")),
+        ("data", "benches/data.py", function("written")),
+        ("recordings", "benches/recordings.py", function("page")),
+        ("fuzz", "scripts/fuzz_hours.py", function("page")),
+        ("mutants", "scripts/mutants.py", written("write_table")),
+        ("sanitizers", "scripts/sanitizers/run.py", sanitizers),
+    ],
+)
+def test_a_page_is_what_its_results_give(
+    page: str, script: str, make: Callable[[ModuleType, Any, Path], str], tmp_path: Path
+) -> None:
+    results = json.loads((PAGES / f"{page}.json").read_text())
+    expected = make(load(script), results, tmp_path)
+
+    def same_machine(text: str) -> str:
+        return re.sub(r"Python \d[\d.]*\d|\(\d+ cores\)", "", text).rstrip()
+
+    assert same_machine((PAGES / f"{page}.md").read_text()) == same_machine(expected)
