@@ -137,10 +137,13 @@ pub struct SyntheticField {
     pub name: String,
     /// Extent of each dimension; empty for a number.
     pub shape: Vec<u64>,
-    /// PyTorch's name of the element type.
+    /// PyTorch's name of the element type; `tuple`, `list` or `dict` for a group of fields.
     pub dtype: String,
     /// Exclusive upper bound for integers.
     pub below: Option<i64>,
+    /// Fields of a group, in order; empty for all else.
+    #[serde(default)]
+    pub fields: Vec<SyntheticField>,
 }
 
 /// A virtual device.

@@ -11,6 +11,8 @@ const NO_FILE: &str = "[Errno 2] No such file or directory: '";
 const NO_DATA_SET: &str = "Dataset not found";
 /// PyTorch's words about a data set without samples.
 const NO_SAMPLES: &str = "num_samples=0";
+/// Types of errors with which a data set's own code tells that its files are missing.
+const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
@@ -24,16 +26,21 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
                     .to_owned(),
             );
         }
-        Some(StandIn::DataSet) if is_file || exception.message.contains(NO_DATA_SET) => {
+        Some(StandIn::DataSet)
+            if is_file || exception.message.contains(NO_DATA_SET) || exception.r#type == "AssertionError" =>
+        {
             return Some(
-                "put the data set there; or `--synthetic-data`, which makes up samples for torchvision's data sets"
+                "put the data set there; or `--synthetic-data`, which makes up samples for data sets of torchvision's and timm's"
                     .to_owned(),
             );
         }
         Some(StandIn::Samples) if is_file => {
             return Some(format!("put the files there; or {}", stand_ins::remedy(given, StandIn::Samples)));
         }
-        Some(StandIn::Samples) if exception.message.contains(NO_SAMPLES) => {
+        Some(StandIn::Samples)
+            if exception.message.contains(NO_SAMPLES)
+                || (given.data_set.is_some() && TOLD_BY.contains(&exception.r#type.as_str())) =>
+        {
             return Some(format!(
                 "the data set found no files: put them where it looks; or {}",
                 stand_ins::remedy(given, StandIn::Samples)

@@ -325,7 +325,10 @@ pub(crate) fn gather(
         exception: uncaught.as_ref().map(|(exception, _)| (*exception).clone()),
         survived,
         stopped_at: matches!(ended, Ended::Signalled(_) | Ended::TimedOut | Ended::Interrupted)
-            .then(|| output::stopped_at(stage.run_dir(), &inbox.launchers()))
+            .then(|| {
+                let ranks = inbox.ranks().into_iter().map(|(pid, _)| pid).collect();
+                output::stopped_at(stage.run_dir(), &ranks, &inbox.launchers())
+            })
             .flatten(),
         overlaid: uncaught
             .as_ref()

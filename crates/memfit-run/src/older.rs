@@ -61,6 +61,10 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
     ),
     ("'torchvision.transforms' has no attribute 'Scale'", "`transforms.Resize` replaces `transforms.Scale`"),
     (
+        "'torchvision.transforms.transforms' has no attribute 'Scale'",
+        "`transforms.Resize` replaces `transforms.Scale`",
+    ),
+    (
         "'torchvision.transforms' has no attribute 'RandomSizedCrop'",
         "`transforms.RandomResizedCrop` replaces `transforms.RandomSizedCrop`",
     ),

@@ -102,11 +102,16 @@ fn is_log(line: &str) -> bool {
     date.is_some_and(|date| date.ends_with(' ') && date.trim_end().chars().all(|each| each.is_ascii_digit()))
 }
 
-/// Line of Python code at which a run was stopped: the user's own, or else the innermost. A launcher, which
-/// waits for a process that it started, comes last.
-pub(crate) fn stopped_at(run_dir: &RunDir, launchers: &BTreeSet<u32>) -> Option<String> {
+/// Line of Python code at which a run was stopped: the user's own, or else the innermost. Ranks come first. A
+/// launcher, which waits for a process that it started, comes last.
+pub(crate) fn stopped_at(
+    run_dir: &RunDir,
+    ranks: &BTreeSet<u32>,
+    launchers: &BTreeSet<u32>,
+) -> Option<String> {
     let mut pids = run_dir.crash_pids().ok()?;
-    pids.sort_by_key(|pid| (launchers.contains(pid), *pid));
+    // A rank may have started processes, too, such as those that compile kernels.
+    pids.sort_by_key(|pid| (!ranks.contains(pid), launchers.contains(pid), *pid));
     let read = |pid| interrupted(&std::fs::read_to_string(run_dir.crash(pid)).ok()?);
     let places: Vec<(bool, String)> = pids.into_iter().filter_map(read).collect();
     let own = places.iter().find(|(own, _)| *own);

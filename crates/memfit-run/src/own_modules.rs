@@ -35,6 +35,12 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
             shell_word(&package.join("__init__.py").to_string_lossy()),
         ));
     }
+    if let Some(part) = folders.iter().find_map(|folder| lacks_part(folder, module)) {
+        return Some(format!(
+            "`{}` is the script's own, and lacks this part: its README may say where it comes from, such as another repository that is copied there",
+            part.display()
+        ));
+    }
     let below = folders.last().map(|top| folders_in(top)).unwrap_or_default();
     let whole = module == root;
     let found = folders.iter().chain(&below).filter(|_| whole).find(|folder| holds(folder, root))?;
@@ -84,6 +90,13 @@ fn hidden(folder: &Path, module: &str) -> Option<PathBuf> {
     let path = package.join(inner.replace('.', "/"));
     let is_there = path.is_dir() || path.with_extension("py").is_file();
     (is_there && !package.join("__init__.py").exists()).then_some(package)
+}
+
+/// The project's own package in a folder that a module is to be in, and is not.
+fn lacks_part(folder: &Path, module: &str) -> Option<PathBuf> {
+    let (package, part) = module.rsplit_once('.')?;
+    let package = folder.join(package.replace('.', "/"));
+    (package.is_dir() && !holds(&package, part)).then_some(package)
 }
 
 /// Returns `true` if a folder holds a module, or a package with source code.

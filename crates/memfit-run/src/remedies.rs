@@ -176,6 +176,11 @@ pub(crate) fn prove(
         if interrupted && matches!(verdict, Verdict::Unknown | Verdict::Error) {
             break;
         }
+        if facts.ended == Ended::TimedOut && verdict == Verdict::Error {
+            // It was stopped before it had shown anything, and did not fail.
+            runner.console.remark(&format!("the run with {} did not end in time", trial.with));
+            continue;
+        }
         if let (Verdict::Unknown | Verdict::Error, Apply::Edit(_), Some(exception)) =
             (verdict, &fix.apply, &facts.exception)
             && facts.oom.is_none()

@@ -46,6 +46,13 @@ const WEIGHTS: &[(&str, &str)] = &[
     ("/transformers/modeling_utils.py", "from_pretrained"),
     ("/diffusers/models/modeling_utils.py", "from_pretrained"),
 ];
+/// Modules of timm, and their functions that read folders of images, which `--synthetic-data` replaces.
+const READERS: &[(&str, &str)] = &[
+    ("/timm/data/readers/reader_factory.py", "create_reader"),
+    ("/timm/data/parsers/parser_factory.py", "create_parser"),
+];
+/// Ends of the names of files of weights that a script may open itself.
+const WEIGHT_FILES: &[&str] = &[".pth", ".pt", ".ckpt", ".pth.tar", "pytorch_model.bin"];
 /// Modules of torchvision whose data sets `--synthetic-data` replaces, with these data sets.
 const DATA_SETS: &[(&str, &[&str])] = &[
     ("caltech", &["Caltech101", "Caltech256"]),
@@ -64,6 +71,8 @@ const DATA_SETS: &[(&str, &[&str])] = &[
 const STANDARD: &str = "/torchvision/datasets/";
 /// Methods of data sets that `--synthetic-data` replaces.
 const METHODS: &[&str] = &["__init__", "__getitem__"];
+/// Methods of the script's own data sets that it replaces as well.
+const OWN_METHODS: &[&str] = &["__getitem__", "__iter__"];
 /// The loader's module that calls a data set.
 const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
 /// The Hugging Face library that loads rows.
@@ -84,7 +93,8 @@ const SMALL: &[&str] = &[
 
 /// The stand-in that an option has for the call that failed; `None` also if it is in use, and did not help.
 pub(crate) fn unused(given: Given<'_>, exception: &Exception) -> Option<StandIn> {
-    let stand_in = called(given, &exception.traceback)?;
+    let opens = given.data_set.is_none() && opens_weights(exception);
+    let stand_in = if opens { StandIn::Weights } else { called(given, &exception.traceback)? };
     let in_use = match stand_in {
         StandIn::Weights => given.weights,
         StandIn::DataSet => given.data,
@@ -110,6 +120,9 @@ fn called(given: Given<'_>, traceback: &str) -> Option<StandIn> {
         if is(&ROWS) {
             return Some(StandIn::Rows);
         }
+        if READERS.iter().any(is) {
+            return Some(StandIn::DataSet);
+        }
         let module = file.rsplit_once(STANDARD)?.1.strip_suffix(".py")?;
         (METHODS.contains(function) && DATA_SETS.iter().any(|(name, _)| *name == module))
             .then_some(StandIn::DataSet)
@@ -121,9 +134,18 @@ fn called(given: Given<'_>, traceback: &str) -> Option<StandIn> {
         let own = given.data_set.is_some()
             || fetched
                 .clone()
-                .any(|(file, function)| *function == "__getitem__" && traceback::is_user_file(file));
+                .any(|(file, function)| OWN_METHODS.contains(function) && traceback::is_user_file(file));
         (own && !in_graphs).then_some(StandIn::Samples)
     })
+}
+
+/// Returns `true` if the script itself opened a file of weights that is not there.
+fn opens_weights(exception: &Exception) -> bool {
+    let path = exception.message.split_once(": '").and_then(|(_, rest)| rest.split_once('\''));
+    let raised = traceback::raising_source(&exception.traceback);
+    exception.r#type == "FileNotFoundError"
+        && path.is_some_and(|(path, _)| WEIGHT_FILES.iter().any(|end| path.ends_with(end)))
+        && raised.is_some_and(|(file, source)| traceback::is_user_file(&file) && source.contains("open("))
 }
 
 /// Returns `true` if a configuration, a tokenizer or a processor was looked for: no option replaces those.
@@ -135,12 +157,12 @@ pub(crate) fn is_small(traceback: &str) -> bool {
 pub(crate) fn remedy(given: Given<'_>, stand_in: StandIn) -> String {
     match stand_in {
         StandIn::Weights => "`--synthetic-weights` replaces trained weights".to_owned(),
-        StandIn::DataSet => "`--synthetic-data` replaces data sets of torchvision's".to_owned(),
-        StandIn::Rows => "state what a row has, by the names that the script reads, and memfit makes rows up: `--synthetic-data={text:256:str,label:int64<2}`".to_owned(),
+        StandIn::DataSet => "`--synthetic-data` replaces data sets of torchvision's and timm's".to_owned(),
+        StandIn::Rows => "state what a row has, by the names that the script reads, and memfit makes rows up: `--synthetic-data='{text:256:str,label:int64<2}'`".to_owned(),
         StandIn::Samples => {
             let whose = given.data_set.map(|name| format!(" of `{name}`")).unwrap_or_default();
             format!(
-                "state what a sample{whose} has, and memfit makes samples up: `--synthetic-data=image:3x224x224:float32,label:int64<1000` (in `{{}}` if a sample is a dictionary)"
+                "state what a sample{whose} has, and memfit makes samples up: `--synthetic-data='image:3x224x224:float32,label:int64<1000'` (in `{{}}` if a sample is a dictionary; a part of one can be in `{{}}`, `[]` or `()`, as `target:{{boxes:9x4:float32,labels:9:int64<21}}`)"
             )
         }
     }

@@ -1,4 +1,5 @@
-//! `--synthetic-data`: description of the samples, such as `image:3x224x224:uint8,label:int64<1000`.
+//! `--synthetic-data`: description of the samples, such as `image:3x224x224:uint8,label:int64<1000`. Fields in
+//! `{}`, `[]` or `()` are a dictionary, a list or a tuple within a sample.
 
 use std::str::FromStr;
 
@@ -12,6 +13,10 @@ const TYPES: &[&str] = &[
 ];
 /// Maximum elements of a sample.
 const MAX_ELEMENTS: u64 = 1 << 32;
+/// Brackets of a group of fields, with Python's type of it.
+const GROUPS: &[(char, char, &str)] = &[('{', '}', "dict"), ('[', ']', "list"), ('(', ')', "tuple")];
+/// Maximum depth of groups in a sample.
+const MAX_DEPTH: usize = 8;
 
 /// Samples by description; without one, samples follow the class of each data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -41,16 +46,80 @@ impl FromStr for Samples {
             }
             None => (text, None),
         };
-        let inside = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
-        let fields: Vec<SyntheticField> =
-            inside.unwrap_or(text).split(',').map(field).collect::<Result<_, _>>()?;
-        for (index, field) in fields.iter().enumerate() {
-            if fields[..index].iter().any(|other| other.name == field.name) {
-                return Err(format!("two fields are called `{}`", field.name));
-            }
-        }
-        Ok(Self(SyntheticData { fields, mapping: inside.is_some(), length }))
+        let parts = parts(text)?;
+        let whole = if let [part] = parts[..] { group(part)?.filter(|(name, ..)| name.is_empty()) } else { None };
+        let (inside, mapping) = match whole {
+            Some((_, inside, "dict")) => (inside, true),
+            _ => (text, false),
+        };
+        Ok(Self(SyntheticData { fields: fields(inside, mapping, 0)?, mapping, length }))
     }
+}
+
+/// Splits fields at the commas between them.
+fn parts(text: &str) -> Result<Vec<&str>, String> {
+    let (mut found, mut open, mut start) = (Vec::new(), Vec::new(), 0);
+    for (place, character) in text.char_indices() {
+        if let Some((_, close, _)) = GROUPS.iter().find(|(begin, ..)| *begin == character) {
+            open.push(*close);
+        } else if GROUPS.iter().any(|(_, close, _)| *close == character) && open.pop() != Some(character) {
+            return Err(format!("`{text}` has a `{character}` too many"));
+        } else if character == ',' && open.is_empty() {
+            found.push(&text[start..place]);
+            start = place + 1;
+        }
+    }
+    if let Some(close) = open.pop() {
+        return Err(format!("`{text}` lacks a `{close}`"));
+    }
+    found.push(&text[start..]);
+    Ok(found)
+}
+
+/// Splits `name:{…}` into its name, which may be missing, what is in the brackets, and Python's type of it;
+/// `None` for a field without brackets.
+fn group(text: &str) -> Result<Option<(&str, &str, &'static str)>, String> {
+    let Some(start) = text.find(|each| GROUPS.iter().any(|(open, ..)| *open == each)) else {
+        return Ok(None);
+    };
+    let (name, rest) = (text[..start].trim(), text[start..].trim_end());
+    let found = GROUPS.iter().find_map(|(open, close, kind)| {
+        Some((rest.strip_prefix(*open)?.strip_suffix(*close)?, *kind))
+    });
+    let name = if name.is_empty() { Some(name) } else { name.strip_suffix(':').map(str::trim) };
+    match (name, found) {
+        (Some(name), Some((inside, kind))) => Ok(Some((name, inside, kind))),
+        _ => Err(format!(
+            "`{}` is not a group of fields, such as `target:{{boxes:5x4:float32,labels:5:int64<21}}`",
+            text.trim()
+        )),
+    }
+}
+
+/// Parses fields, separated by commas. Those of a mapping need names.
+fn fields(text: &str, mapping: bool, depth: usize) -> Result<Vec<SyntheticField>, String> {
+    if depth > MAX_DEPTH {
+        return Err(format!("a sample has no more than {MAX_DEPTH} levels of groups"));
+    }
+    let mut found: Vec<SyntheticField> = Vec::new();
+    for (index, part) in parts(text)?.into_iter().enumerate() {
+        let parsed = match group(part)? {
+            Some(("", ..)) if mapping => return Err(format!("`{}` needs a name", part.trim())),
+            Some((name, inside, kind)) => SyntheticField {
+                name: if name.is_empty() { index.to_string() } else { name.to_owned() },
+                shape: Vec::new(),
+                dtype: kind.to_owned(),
+                below: None,
+                fields: fields(inside, kind == "dict", depth + 1)?,
+            },
+            None => field(part)?,
+        };
+        if found.iter().any(|other| other.name == parsed.name) {
+            return Err(format!("two fields are called `{}`", parsed.name));
+        }
+        found.push(parsed);
+    }
+    Ok(found)
 }
 
 /// Parses `name:3x224x224:uint8`, `name:int64<1000`, `name:float32`.
@@ -97,7 +166,7 @@ fn field(text: &str) -> Result<SyntheticField, String> {
     {
         return Err(wrong("a sample has no more than 4 Gi elements"));
     }
-    Ok(SyntheticField { name: name.to_owned(), shape, dtype: dtype.to_owned(), below })
+    Ok(SyntheticField { name: name.to_owned(), shape, dtype: dtype.to_owned(), below, fields: Vec::new() })
 }
 
 #[cfg(test)]
@@ -111,6 +180,7 @@ mod tests {
             shape: shape.to_vec(),
             dtype: dtype.to_owned(),
             below,
+            fields: Vec::new(),
         };
         let image = field("image", &[3, 224, 224], "uint8", None);
         let label = field("label", &[], "int64", Some(1000));
@@ -133,6 +203,35 @@ mod tests {
     }
 
     #[test]
+    fn fields_are_grouped_as_a_sample_has_them() {
+        for (text, mapping, kinds) in [
+            ("image:3x8x8:float32,target:{boxes:5x4:float32,labels:5:int64<21},path:str", false, "f{fi}s"),
+            ("[left:3x8x8:float32,right:3x8x8:float32], flow : ( 2x8x8 )", false, ""),
+            ("[left:3x8x8:float32,right:3x8x8:float32],flow:2x8x8:float32", false, "[ff]f"),
+            ("{video:[a:8:float32],meta:{ok:bool}}@7", true, "[f]{b}"),
+            ("(a:2:float32,(b:3:float32,c:int64))", false, "(f(fi))"),
+        ] {
+            let read = text.parse::<Samples>();
+            if kinds.is_empty() {
+                assert!(read.is_err(), "{text:?}");
+                continue;
+            }
+            let Samples(read) = read.unwrap();
+            assert_eq!((read.mapping, shown(&read.fields)), (mapping, kinds.to_owned()), "{text:?}");
+        }
+    }
+
+    fn shown(fields: &[SyntheticField]) -> String {
+        fields
+            .iter()
+            .map(|field| match GROUPS.iter().find(|(.., kind)| *kind == field.dtype) {
+                Some((open, close, _)) => format!("{open}{}{close}", shown(&field.fields)),
+                None => field.dtype[..1].to_owned(),
+            })
+            .collect()
+    }
+
+    #[test]
     fn invalid_specifications_are_refused_with_a_reason() {
         for (text, why) in [
             ("image", "name and a type"),
@@ -145,6 +244,13 @@ mod tests {
             ("x:99999999x99999999:uint8", "elements"),
             ("x:int64,x:int64", "two fields"),
             ("x:int64@0", "number of samples"),
+            ("{x:int64", "lacks a `}`"),
+            ("x:int64}", "too many"),
+            ("[x:int64)", "too many"),
+            ("{[x:int64]}", "needs a name"),
+            ("y[x:int64]", "not a group"),
+            ("[x:int64]y", "not a group"),
+            ("((((((((((x:int64))))))))))", "levels"),
         ] {
             let error = text.parse::<Samples>().unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");

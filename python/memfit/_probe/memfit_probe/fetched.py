@@ -6,6 +6,7 @@ import functools
 import os
 
 from . import imports
+from .wrapping import alike
 
 # Modules, their functions that write what a URL has into a file, and their parameter of the file's path.
 CALLS = (
@@ -31,7 +32,7 @@ def replace(note, name, parameter, module):
     if not callable(original) or not hasattr(original, "__code__"):
         return
 
-    @functools.wraps(original)
+    @alike(original)
     def download(url, *args, **kwargs):
         target = kwargs.get(parameter, args[0] if args else None)
         try:

@@ -39,7 +39,7 @@ def as_stated(name):
     mode, width, height, classes, _ = KNOWN[name]
     channels = 3 if mode == "RGB" else 1
     width, height = (CROP, CROP) if max(width, height) > CROP else (width, height)
-    return f"--synthetic-data=image:{channels}x{height}x{width}:float32,label:int64<{classes}"
+    return f"--synthetic-data='image:{channels}x{height}x{width}:float32,label:int64<{classes}'"
 
 
 @functools.cache

@@ -6,11 +6,11 @@ take minutes. Batches are requested in the same order and from the same workers,
 arrive quickly, the queue grows to its full length. The host's memory in the report is that of this run.
 """
 
-import functools
 import os
 import weakref
 
 from . import imports
+from .wrapping import alike
 
 # Batches under way per CPU of this host. Workers also wait for disks.
 PER_CPU = 2
@@ -37,7 +37,7 @@ class LoaderQueues:
         self.kind = module._DatasetKind.Map
         original = iterator_class._try_put_index
 
-        @functools.wraps(original)
+        @alike(original)
         def _try_put_index(self):
             limit = queues.limit_of(self)
             if limit is None:

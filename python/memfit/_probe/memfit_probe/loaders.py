@@ -6,11 +6,11 @@ on to its evaluation. When the next epoch begins after an evaluation, the run is
 one is cut to a single batch, for a few epochs.
 """
 
-import functools
 import weakref
 
 from . import feeding, imports, loader_queue
 from .largest import largest_batch
+from .wrapping import alike
 
 # Number of epochs that are cut short while waiting for an evaluation.
 MAX_EPOCHS = 10
@@ -64,7 +64,7 @@ class Loaders:
         iterator_class, loaders = module._BaseDataLoaderIter, self
         original = iterator_class.__next__
 
-        @functools.wraps(original)
+        @alike(original)
         def __next__(self):  # noqa: N807 - it takes the method's place
             batch = loaders.before_batch(self)
             if batch is not None:
@@ -93,7 +93,7 @@ class Loaders:
     def _arm_passes(self, loader_class, iterator_class):
         original, loaders = loader_class.__iter__, self
 
-        @functools.wraps(original)
+        @alike(original)
         def __iter__(self):  # noqa: N807 - it takes the method's place
             iterator = loaders.kept(self, iterator_class)
             if iterator is None:

@@ -1,12 +1,12 @@
 """Objects in place of missing checkpoints, and what lets models load them."""
 
-import functools
+from .wrapping import alike
 
 
 def accepting(original):
     """Make `load_state_dict` accept a missing checkpoint."""
 
-    @functools.wraps(original)
+    @alike(original)
     def load_state_dict(self, state_dict, *args, **kwargs):
         if not isinstance(state_dict, Missing):
             return original(self, state_dict, *args, **kwargs)
@@ -24,7 +24,7 @@ def completing(original):
     from a missing checkpoint, one by one: such a loop found none.
     """
 
-    @functools.wraps(original)
+    @alike(original)
     def load_state_dict(self, state_dict, *args, **kwargs):
         if Missing.copied and isinstance(state_dict, dict) and not isinstance(state_dict, Missing):
             own = self.state_dict()

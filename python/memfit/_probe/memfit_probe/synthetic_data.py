@@ -2,19 +2,17 @@
 torchvision data sets, by images of their size. The script's own transforms run on these images.
 """
 
-import functools
-import math
 from urllib.error import URLError
 
-from . import imports
+from . import imports, timm_data
+from .described import Described
 from .known_datasets import KNOWN, as_stated, contents, picture, samples
-from .lacking_data import GRAPH_LIBRARIES, is_own
+from .lacking_data import GRAPH_LIBRARIES, is_absent, is_own
+from .wrapping import alike
 
 # Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
 # another package.
 ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
-# Words of a RuntimeError about missing files, as data sets raise it that were written after torchvision's.
-TOLD_ABSENT = ("not found", "download")
 # Words of PyTorch's errors about types of elements.
 OF_TYPES = ("dtype", "scalar type", "Input type (")
 # Attributes of torchvision's data sets that depend on the samples.
@@ -35,9 +33,9 @@ class SyntheticData:
 
     def __init__(self, session, stated):
         self.session = session
-        self.fields = stated["fields"]
+        # Empty where samples are those of each class.
+        self.samples = Described(session.torch, stated["fields"], stated["mapping"])
         self.length = stated["length"]
-        self.mapping = stated["mapping"]
         self.wrapped = set()
         # torchvision's data sets.
         self.standard = set()
@@ -47,21 +45,22 @@ class SyntheticData:
     def arm(self):
         data = self.session.torch.utils.data
         self._watch_subclasses(data.Dataset)
-        if self.fields:
+        if self.samples:
             self._watch_loaders(data.DataLoader)
         imports.after("torchvision.datasets", self._arm_torchvision)
         imports.after("datasets", self._arm_datasets)
         for name in ("cifar", "mnist"):
             imports.after(f"mmpretrain.datasets.{name}", self._arm_mmpretrain)
+        timm_data.arm(imports, self)
         return self
 
-    def _note(self, what):
+    def note(self, what):
         self.session.remark("synthetic-data", what=what)
 
     def may_reach(self, exception):
         """Return `False` if nothing of a synthetic data set was read, so that none can have caused this."""
         # Samples in place of torchvision's own have their types.
-        if not self.fields and any(words in str(exception) for words in OF_TYPES):
+        if not self.samples and any(words in str(exception) for words in OF_TYPES):
             return False
         lacks = "_memfit_length" in getattr(getattr(exception, "obj", None), "__dict__", ())
         return self.used or lacks or self.session.loaders.iterated
@@ -84,7 +83,7 @@ class SyntheticData:
         """Fill data sets of the script's own that found no files when they are given to a loader."""
         original, synthetic = loader.__init__, self
 
-        @functools.wraps(original)
+        @alike(original)
         def init(self, dataset, *args, **kwargs):
             if is_own(type(dataset)) and type(dataset) in synthetic.wrapped and synthetic.is_empty(dataset):
                 synthetic.replaced(dataset, synthetic._sample, (), {}, None)
@@ -108,14 +107,15 @@ class SyntheticData:
         if "__init__" in own:
             init = cls.__init__
 
-            @functools.wraps(init)
+            @alike(init)
             def replaced_init(self, *args, **kwargs):
                 if cls in synthetic.standard:
                     self._memfit_begun = True
                 try:
                     init(self, *args, **kwargs)
-                except (*ABSENT, OSError, ImportError, AttributeError) as error:
+                except Exception as error:
                     known = isinstance(error, (*ABSENT, ImportError)) or is_network_error(error)
+                    known |= is_absent(error)
                     if not synthetic.builds(cls, self) or not (
                         synthetic.derives(self, error)
                         or (known and synthetic.can_replace(sample, self, error))
@@ -127,7 +127,7 @@ class SyntheticData:
         if "__len__" in own:
             length = cls.__len__
 
-            @functools.wraps(length)
+            @alike(length)
             def replaced_len(self):
                 count = vars(self).get("_memfit_length")
                 if count is not None and not synthetic.extended(type(self)):
@@ -143,13 +143,13 @@ class SyntheticData:
         if "__getitem__" in own:
             getitem = cls.__getitem__
 
-            @functools.wraps(getitem)
+            @alike(getitem)
             def replaced_getitem(self, index):
                 if "_memfit_length" in vars(self):
                     synthetic.used = True
                     if isinstance(index, int) and not -len(self) <= index < len(self):
                         raise IndexError(index)
-                    if synthetic.fields or not synthetic.extended(cls):
+                    if synthetic.samples or not synthetic.extended(cls):
                         return sample(self, index)
                     try:
                         return getitem(self, index)
@@ -163,11 +163,33 @@ class SyntheticData:
                 except ABSENT as error:
                     if not synthetic.can_replace(sample, self, error):
                         raise
-                    synthetic._note(synthetic.describe_replacement(self, error))
+                    synthetic.note(synthetic.describe_replacement(self, error))
                     synthetic.used = True
                     return sample(self, index)
 
             cls.__getitem__ = replaced_getitem
+        if "__iter__" in own and issubclass(cls, self.session.torch.utils.data.IterableDataset):
+            cls.__iter__ = self._iterating(cls.__iter__, sample)
+
+    def _iterating(self, iterate, sample):
+        """Make a method that yields synthetic samples where a stream's files are missing."""
+
+        @alike(iterate)
+        def replaced_iter(dataset):
+            if "_memfit_length" not in vars(dataset):
+                try:
+                    yield from iterate(dataset)
+                    return
+                except Exception as error:
+                    absent = isinstance(error, ABSENT) or is_network_error(error) or is_absent(error)
+                    if not absent or not self.can_replace(sample, dataset, error):
+                        raise
+                    self.note(self.describe_replacement(dataset, error))
+            self.used = True
+            for index in range(vars(dataset).get("_memfit_length") or self.length or DEFAULT_SAMPLES):
+                yield sample(dataset, index)
+
+        return replaced_iter
 
     def extends(self, cls):
         """Return the class of torchvision's that a class is or extends, if any."""
@@ -192,7 +214,7 @@ class SyntheticData:
         source = getattr(error, "obj", None)
         return (
             isinstance(error, AttributeError)
-            and bool(self.fields)
+            and bool(self.samples)
             and source is not dataset
             and "_memfit_length" in getattr(source, "__dict__", ())
             and is_own(type(dataset))
@@ -201,30 +223,30 @@ class SyntheticData:
     def can_replace(self, sample, dataset, error):
         """Return `True` if samples can be synthesised; otherwise add a remark that says what to do."""
         # In a script's own code, a RuntimeError need not mean a missing file.
-        absent = isinstance(error, OSError)
+        absent = isinstance(error, OSError) or is_absent(error)
         if sample != self._sample:
             return True
         if self.extended(type(dataset)):
-            return absent or any(word in str(error).lower() for word in TOLD_ABSENT)
+            return absent
         name = type(dataset).__name__
         if absent and any(kind.__module__.split(".")[0] in GRAPH_LIBRARIES for kind in type(dataset).__mro__):
-            self._note(
+            self.note(
                 f"the files of `{name}` are missing ({type(error).__name__}), and its samples are graphs, "
                 "which cannot be synthesised: put the files where it looks for them"
             )
             return False
-        if absent and self.fields:
+        if absent and self.samples:
             return True
         if absent:
-            self._note(
+            self.note(
                 f"the files of `{name}` are missing, and its samples were not described: state what a sample "
-                "has, as in `--synthetic-data=image:3x224x224:float32,label:int64<1000`"
+                "has, as in `--synthetic-data='image:3x224x224:float32,label:int64<1000'`"
             )
         return False
 
     def describe_replacement(self, dataset, error):
-        name, what = type(dataset).__name__, self.described()
-        if not self.fields:
+        name, what = type(dataset).__name__, str(self.samples)
+        if not self.samples:
             what = f"samples of its usual size; `{as_stated(self.name(dataset))}` sets another"
         why = f"missing ({type(error).__name__})" if error is not None else "missing: it is empty"
         return f"the files of `{name}` are {why}; replaced by {what}"
@@ -239,7 +261,7 @@ class SyntheticData:
         # A constructor of the script's own may have left anything unset.
         used = self.used or known is None
         dataset._memfit_length = self.length or (known[4] if known else DEFAULT_SAMPLES)
-        stated = next((field["below"] for field in self.fields if field["below"]), None)
+        stated = self.samples.classes
         classes = stated or (known[3] if known else None)
         if classes is not None and classes <= MAX_CLASSES:
             names = [f"class {number}" for number in range(classes)]
@@ -247,9 +269,7 @@ class SyntheticData:
         if stated is not None and known is None:
             # A data set of the script's own may have any of these.
             keep(dataset, **dict.fromkeys(NUMBERS_OF_CLASSES, stated))
-            label = next(
-                (field["below"] for field in self.fields if field["below"] and not field["shape"]), None
-            )
+            label = self.samples.label_classes
             if label is not None and dataset._memfit_length <= MAX_CLASSES:
                 labels = [index % label for index in range(dataset._memfit_length)]
                 keep(dataset, **dict.fromkeys(LABELS, labels))
@@ -263,7 +283,7 @@ class SyntheticData:
             )
             keep(dataset, **contents(self.session.torch, name, dataset._memfit_length, classes))
         self.used = used
-        self._note(f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)")
+        self.note(f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)")
 
     # torchvision
 
@@ -292,7 +312,7 @@ class SyntheticData:
 
     def _image(self, dataset, index):
         """Return an image like the data set's own, with the script's transforms applied."""
-        if self.fields:
+        if self.samples:
             return self._sample(dataset, index)
         mode, width, height, classes, _ = KNOWN[self.name(dataset)]
         image, target = picture(mode, width, height).copy(), index % classes
@@ -308,7 +328,7 @@ class SyntheticData:
 
     def _arm_mmpretrain(self, module):
         def wrap(original):
-            @functools.wraps(original)
+            @alike(original)
             def load_data_list(dataset):
                 try:
                     return original(dataset)
@@ -318,7 +338,7 @@ class SyntheticData:
                         raise
                     made = samples(name, self.length)
                     self.used = True
-                    self._note(
+                    self.note(
                         f"the files of `{name}` are missing ({type(error).__name__}); replaced by {len(made)} "
                         "samples of its usual size"
                     )
@@ -338,27 +358,27 @@ class SyntheticData:
             return
         original, synthetic = module.load_dataset, self
 
-        @functools.wraps(original)
+        @alike(original)
         def load_dataset(path, *args, **kwargs):
             try:
                 return original(path, *args, **kwargs)
             except Exception as error:
-                if not synthetic.fields:
-                    synthetic._note(
+                if not synthetic.samples:
+                    synthetic.note(
                         f"`{path}` is not on this machine, and its rows were not described: "
-                        "`--synthetic-data=text:str,label:int64<2`"
+                        "`--synthetic-data='text:str,label:int64<2'`"
                     )
                     raise
                 rows, synthetic.used = synthetic.length or DEFAULT_SAMPLES, True
-                synthetic._note(
+                synthetic.note(
                     f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "
-                    f"{synthetic.described()}"
+                    f"{synthetic.samples}"
                 )
                 # The library stores each row: large ones repeat.
-                kinds = min(rows, max(1, ROWS_BYTES // synthetic.row_bytes()))
+                kinds = min(rows, max(1, ROWS_BYTES // max(1, synthetic.samples.row_bytes)))
                 table = {
-                    field["name"]: [synthetic._plain(field, i) for i in range(kinds)]
-                    for field in synthetic.fields
+                    field["name"]: synthetic.samples.column(field, kinds)
+                    for field in synthetic.samples.fields
                 }
                 made = module.Dataset.from_dict(table)
                 if kinds < rows:
@@ -372,61 +392,13 @@ class SyntheticData:
             if namespace.get("load_dataset") is original:
                 holder.load_dataset = load_dataset
 
-    # Samples
-
-    def row_bytes(self):
-        """Return about how many bytes a row takes in a table."""
-        return sum(4 * math.prod(field["shape"]) for field in self.fields)
-
-    def described(self):
-        """Return the fields in the syntax of the option."""
-        return ", ".join(
-            ":".join(
-                [
-                    field["name"],
-                    *(["x".join(map(str, field["shape"]))] if field["shape"] else []),
-                    field["dtype"],
-                ]
-            )
-            for field in self.fields
-        )
-
     def _sample(self, _dataset, index):
-        if isinstance(index, slice) or not isinstance(index, int):
-            index = 0
-        values = [self._value(field, index) for field in self.fields]
-        if self.mapping:
-            return {field["name"]: value for field, value in zip(self.fields, values, strict=True)}
-        return values[0] if len(values) == 1 else tuple(values)
-
-    def _value(self, field, index):
-        torch, dtype, shape = self.session.torch, field["dtype"], field["shape"]
-        if dtype == "str":
-            return "word " * (shape[0] if shape else 32)
-        if dtype == "pil":
-            return picture("RGB", shape[-1], shape[-2]).copy()
-        if not shape and field["below"] is not None:
-            # Data sets return a label as an `int`.
-            return index % field["below"]
-        if dtype.startswith(("float", "bfloat")):
-            return noise(torch, tuple(shape), getattr(torch, dtype)).clone()
-        filled = 0 if field["below"] is None else index % field["below"]
-        return torch.full(shape, filled, dtype=getattr(torch, dtype))
-
-    def _plain(self, field, index):
-        value = self._value(field, index)
-        return value.tolist() if hasattr(value, "tolist") else value
+        return self.samples.sample(index)
 
 
 def is_network_error(error):
     """Return `True` for a network library's own subclass of `OSError`, as in `requests` and `aiohttp`."""
     return isinstance(error, OSError) and type(error).__module__ != "builtins"
-
-
-@functools.cache
-def noise(torch, shape, dtype):
-    """Return a tensor of noise. The script's own random numbers stay as they are."""
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
 def keep(dataset, **attributes):
@@ -440,8 +412,8 @@ def keep(dataset, **attributes):
 def forwarding(cls, method):
     """Make a method that calls the parent class's."""
 
+    @alike(getattr(cls, method))
     def forward(self, *args, **kwargs):
         return getattr(super(cls, self), method)(*args, **kwargs)
 
-    forward.__name__ = method
     return forward

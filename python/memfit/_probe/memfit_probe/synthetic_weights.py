@@ -7,14 +7,14 @@ missing checkpoint file is replaced by an object that fits whatever loads it.
 """
 
 import copy
-import functools
 import json
 import os
 import struct
 import zipfile
 
-from . import channel, fetched, imports
+from . import channel, fetched, imports, opened
 from .missing_weights import Missing, accepting, completing
+from .wrapping import alike
 
 FOLDER = "synthetic"
 # PyTorch's data types, as checkpoints spell them.
@@ -56,6 +56,7 @@ class SyntheticWeights:
         torch = self.session.torch
         self._arm_torch(torch)
         fetched.arm(self._note)
+        opened.arm()
         imports.after("torch.hub", self._arm_hub)
         imports.after("safetensors.torch", self._arm_safetensors)
         imports.after("transformers.modeling_utils", self._arm_transformers)
@@ -73,8 +74,10 @@ class SyntheticWeights:
     def _arm_torch(self, torch):
         load, note = torch.load, self._note
 
-        @functools.wraps(load)
+        @alike(load)
         def load_or_stand_in(f, *args, **kwargs):
+            if isinstance(f, opened.MissingFile):
+                f = f.name
             if isinstance(f, (str, os.PathLike)):
                 if not os.path.exists(f):
                     note(f"`{os.fspath(f)}` does not exist: what loads it keeps its own values")
@@ -96,7 +99,7 @@ class SyntheticWeights:
     def _arm_hub(self, hub):
         original, note = hub.load_state_dict_from_url, self._note
 
-        @functools.wraps(original)
+        @alike(original)
         def from_url(url, *args, **kwargs):
             note(f"`{url}` was not downloaded: the model keeps its initial weights")
             return Missing(url)
@@ -109,7 +112,7 @@ class SyntheticWeights:
     def _arm_safetensors(self, module):
         original, note = module.load_file, self._note
 
-        @functools.wraps(original)
+        @alike(original)
         def load_file(filename, *args, **kwargs):
             if os.path.exists(filename):
                 return original(filename, *args, **kwargs)
@@ -122,7 +125,7 @@ class SyntheticWeights:
         original, note = getattr(module, "load_pretrained", None), self._note
         if original is not None:
 
-            @functools.wraps(original)
+            @alike(original)
             def load_pretrained(model, *args, **kwargs):
                 note("a pretrained model of timm keeps its initial weights")
 
@@ -134,7 +137,7 @@ class SyntheticWeights:
         note = self._note
 
         def wrap(original):
-            @functools.wraps(original)
+            @alike(original)
             def load_checkpoint(checkpointer, *args, **kwargs):
                 paths = [os.fspath(path) for path in getattr(checkpointer, "_checkpoint_paths", ())]
                 missing = next((path for path in paths if not os.path.exists(path)), None)
@@ -157,7 +160,7 @@ class SyntheticWeights:
         kind = module.PreTrainedModel
         original, weights = kind.from_pretrained.__func__, self
 
-        @functools.wraps(original)
+        @alike(original)
         def from_pretrained(cls, name, *args, config=None, **kwargs):
             if name is None or kwargs.get("state_dict") is not None:
                 return original(cls, name, *args, config=config, **kwargs)
@@ -215,7 +218,7 @@ class SyntheticWeights:
         kind = module.ModelMixin
         original, weights = kind.from_pretrained.__func__, self
 
-        @functools.wraps(original)
+        @alike(original)
         def from_pretrained(cls, name, *args, **kwargs):
             folder = weights._diffusers_checkpoint(cls, name, kwargs)
             weights._note(f"`{name}` takes its shapes from its configuration, and nothing of it is read")
@@ -275,7 +278,7 @@ def arm_torchtune_paths(module):
     """Let torchtune's checkpointers name files that are not here; they check that when they are made."""
     original = module.get_path
 
-    @functools.wraps(original)
+    @alike(original)
     def get_path(input_dir, filename, missing_ok=False):
         return original(input_dir, filename, missing_ok=True)
 
@@ -287,7 +290,7 @@ def arm_configurations(module):
     kind = module.AutoConfig
     original = kind.from_pretrained.__func__
 
-    @functools.wraps(original)
+    @alike(original)
     def from_pretrained(cls, name, *args, **kwargs):
         try:
             return original(cls, name, *args, **kwargs)

@@ -1,0 +1,23 @@
+"""Makes a function look like the one whose place it takes."""
+
+import functools
+import inspect
+
+
+def alike(original):
+    """Decorate a function that takes the place of `original`, with its name, documentation and signature.
+
+    `inspect.signature` follows `__wrapped__`; `inspect.getfullargspec`, which libraries call as well to find
+    out what a class takes, does not.
+    """
+
+    def decorate(function):
+        functools.update_wrapper(function, original)
+        try:
+            function.__signature__ = inspect.signature(original)
+        except (TypeError, ValueError):
+            # A function of C's may have none.
+            pass
+        return function
+
+    return decorate
