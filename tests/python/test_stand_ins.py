@@ -142,11 +142,11 @@ def test_data_that_is_not_here_is_as_its_class_has_it(tmp_path: Path) -> None:
     assert answer.said["Broken"] == "RuntimeError"
     assert answer.said["Remote"] == answer.said["Graphs"] == "URLError"
     assert noted(
-        answer, "`CIFAR10`", "are missing (", "--synthetic-data=image:3x32x32:float32,label:int64<10`"
+        answer, "`CIFAR10`", "are missing (", "--synthetic-data='image:3x32x32:float32,label:int64<10'`"
     )
-    assert noted(answer, "`MNIST`", "--synthetic-data=image:1x28x28:float32,label:int64<10`")
+    assert noted(answer, "`MNIST`", "--synthetic-data='image:1x28x28:float32,label:int64<10'`")
     # Photographs differ in size: scripts train on crops.
-    assert noted(answer, "`ImageFolder`", "--synthetic-data=image:3x224x224:float32,label:int64<1000`")
+    assert noted(answer, "`ImageFolder`", "--synthetic-data='image:3x224x224:float32,label:int64<1000'`")
     assert noted(answer, "`Own`", "--synthetic-data=")
     assert noted(answer, "`Remote`", "--synthetic-data=")
     assert noted(answer, "`Graphs`", "graphs, which cannot be synthesised")

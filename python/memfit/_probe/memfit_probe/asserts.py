@@ -17,8 +17,8 @@ PROGRESS = (
 # Names of the instruction that begins to raise an `AssertionError`, and of its argument from Python 3.14 on.
 RAISES = ("LOAD_ASSERTION_ERROR",)
 CONSTANT = "LOAD_COMMON_CONSTANT"
-# Instructions between a value, the jump that tests it, and what follows. A call that runs often is made by the
-# instruction before `CALL` in Python 3.11.
+# Instructions between a value, the jump that tests it, and what follows. A call that runs often is made by
+# the instruction before `CALL` in Python 3.11.
 BETWEEN = ("CACHE", "TO_BOOL", "NOT_TAKEN", "EXTENDED_ARG", "PRECALL")
 # Functions that test the truth of what they are given, and return it.
 TESTS = ("all", "any", "bool")

@@ -93,6 +93,9 @@ class Reads:
         self.step, self.repeats = 0, {}
         # A compiler depends on the types of numbers.
         self.follows = True
+        others = session.setup["others"]
+        # `True` in a run that tries other values than the first one did.
+        self.further = others["number"] is not None or others["conditions"] is not None
 
     def arm(self):
         tensor = self.session.torch.Tensor
@@ -116,7 +119,8 @@ class Reads:
         @functools.wraps(original)
         def read(tensor, *args, **kwargs):
             if type(tensor) not in self.plain or not tensor.is_cuda or is_compiling():
-                return original(tensor, *args, **kwargs)
+                result = original(tensor, *args, **kwargs)
+                return self._needed(sys._getframe(1), result) if name == "__bool__" else result
             if tensor.layout is not self.strided or tensor.nbytes > MAX_BYTES:
                 return self._copied_large(tensor, original(tensor, *args, **kwargs))
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
@@ -129,7 +133,7 @@ class Reads:
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
             if integers or known.assumptions() == assumed:
-                return result
+                return self._needed(sys._getframe(1), result) if name == "__bool__" else result
             if type(result) is not bool:
                 return self._counted(name, result)
             holds = asserts.holds(sys._getframe(1)) if name == "__bool__" else None
@@ -142,6 +146,15 @@ class Reads:
             return result
 
         return read
+
+    def _needed(self, frame, truth):
+        """Return the truth of a condition that is known, but may follow from the values that a further run
+        assumes: a check before an error holds there as it did in the first run.
+        """
+        if not self.further or self.session.is_compiling():
+            return truth
+        holds = asserts.holds(frame)
+        return truth if holds is None else holds
 
     def _copying(self, original):
         known = self.known

@@ -7,7 +7,7 @@ from urllib.error import URLError
 from . import imports, timm_data
 from .described import Described
 from .known_datasets import KNOWN, as_stated, contents, picture, samples
-from .lacking_data import GRAPH_LIBRARIES, is_absent, is_own
+from .lacking_data import GRAPH_LIBRARIES, is_absent, is_own, root
 from .wrapping import alike
 
 # Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
@@ -74,10 +74,18 @@ class SyntheticData:
         def init_subclass(cls, **kwargs):
             original(cls, **kwargs)
             # torchvision's data sets are replaced by name; those of torch need no files.
-            if cls.__module__.split(".")[0] not in ("torch", "torchvision"):
+            if root(cls) not in ("torch", "torchvision"):
+                synthetic._inherit(cls)
                 synthetic._wrap(cls, synthetic._sample)
 
         base.__init_subclass__ = classmethod(init_subclass)
+
+    def _inherit(self, cls):
+        """Define the methods on a class that it inherits from one of torchvision's without known samples."""
+        for method in ("__len__", "__getitem__"):
+            owner = next((each for each in cls.__mro__ if method in vars(each)), None)
+            if owner not in (None, cls) and root(owner) == "torchvision" and owner not in self.wrapped:
+                setattr(cls, method, forwarding(cls, method))
 
     def _watch_loaders(self, loader):
         """Fill data sets of the script's own that found no files when they are given to a loader."""
@@ -229,7 +237,7 @@ class SyntheticData:
         if self.extended(type(dataset)):
             return absent
         name = type(dataset).__name__
-        if absent and any(kind.__module__.split(".")[0] in GRAPH_LIBRARIES for kind in type(dataset).__mro__):
+        if absent and any(root(kind) in GRAPH_LIBRARIES for kind in type(dataset).__mro__):
             self.note(
                 f"the files of `{name}` are missing ({type(error).__name__}), and its samples are graphs, "
                 "which cannot be synthesised: put the files where it looks for them"
