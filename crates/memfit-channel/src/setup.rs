@@ -142,7 +142,7 @@ pub struct SyntheticField {
     /// Exclusive upper bound for integers.
     pub below: Option<i64>,
     /// Fields of a group, in order; empty for all else.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<SyntheticField>,
 }
 

@@ -281,8 +281,10 @@ mod tests {
         assert!(is_certain(&old));
         assert!(hint(None, &old).unwrap().contains("`data` and `targets`"));
         assert!(!is_certain(&exception("'Images' object has no attribute 'train_data'")));
-        let scale = exception("module 'torchvision.transforms' has no attribute 'Scale'");
-        assert!(is_certain(&scale) && hint(None, &scale).unwrap().contains("`transforms.Resize`"));
+        for module in ["torchvision.transforms", "torchvision.transforms.transforms"] {
+            let scale = exception(&format!("module '{module}' has no attribute 'Scale'"));
+            assert!(is_certain(&scale) && hint(None, &scale).unwrap().contains("`transforms.Resize`"));
+        }
     }
 
     #[test]

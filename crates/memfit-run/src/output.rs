@@ -161,6 +161,24 @@ mod tests {
         assert_eq!(interrupted(""), None);
     }
 
+    #[test]
+    fn a_ranks_line_is_told_before_its_launchers() {
+        let scratch = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(scratch.path());
+        let at = |pid: u32, place: &str| {
+            let text = format!("Current thread 0x01 (most recent call first):\n  File \"{place}\", line 9 in f\n");
+            std::fs::write(run_dir.crash(pid), text).unwrap();
+        };
+        at(7, "/v/bin/torchrun");
+        at(8, "/me/train.py");
+        at(9, "/me/compile.py");
+        // The rank has started a process, too.
+        let launchers = BTreeSet::from([7, 8]);
+        let told = |ranks| stopped_at(&run_dir, &ranks, &launchers).unwrap();
+        assert_eq!(told(BTreeSet::from([8])), "/me/train.py:9 in f");
+        assert_eq!(told(BTreeSet::new()), "/me/compile.py:9 in f");
+    }
+
     const FRAME: &str =
         "  File \"/home/me/train.py\", line 30, in main\n    cls = get_class(name)\n          ^^^^^^\n";
 

@@ -150,6 +150,22 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_the_scripts_own_package_lacks_is_told() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path();
+        fs::create_dir_all(top.join("models/networks")).unwrap();
+        for file in ["README.md", "models/__init__.py", "models/networks/__init__.py", "models/networks/loss.py"] {
+            fs::write(top.join(file), "").unwrap();
+        }
+        let said = |module: &str| remedy(module, &traceback(&top.join("models/networks/loss.py")));
+        let own = said("models.networks.sync_batchnorm").unwrap();
+        assert!(own.contains("models/networks` is the script's own, and lacks this part"), "{own}");
+        for module in ["models.networks.loss", "timm.models.layers.helpers"] {
+            assert_eq!(said(module), None, "{module}");
+        }
+    }
+
+    #[test]
     fn a_folder_that_an_installed_package_hides_is_named() {
         let scratch = tempfile::tempdir().unwrap();
         fs::create_dir(scratch.path().join("datasets")).unwrap();

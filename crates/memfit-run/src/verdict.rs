@@ -263,6 +263,10 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             _ => None,
         };
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
+        if problem.kind == "timeout" && facts.exception.is_none() && facts.repeated.is_some() {
+            let hint = "more time is unlikely to help: let that loop take a fixed number of iterations (as a solver with a fixed step size does), or `--gpu local`, which computes these values";
+            problem.hint = Some(hint.to_owned());
+        }
         if let Some(exception) = facts.exception.as_ref().filter(|_| problem.kind == "timeout") {
             // More time would not help.
             let exception = traceback::original(exception);

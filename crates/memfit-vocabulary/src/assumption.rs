@@ -23,6 +23,8 @@ pub enum Assumption {
     BinCount,
     /// The number of tokens that `generate` produces.
     Generation,
+    /// The number of steps that an adaptive solver of a differential equation takes.
+    SolverSteps,
     /// `all` of unknown elements.
     AllTrue,
     /// `any` of unknown elements.

@@ -43,6 +43,10 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::RunningTotal => ("`cumsum` of computed counts, each taken as 1", Stake::Unbounded),
         Assumption::BinCount => ("number of bins of `bincount`, taken as 1", Stake::Unbounded),
         Assumption::Generation => ("length of generated text, which an end token may shorten", Stake::Size),
+        Assumption::SolverSteps => (
+            "the steps of an adaptive solver, which autograd keeps: one was taken between two points in time",
+            Stake::Unbounded,
+        ),
         Assumption::AllTrue => ("`all` of computed values, taken as true", Stake::Condition),
         Assumption::AnyFalse => ("`any` of computed values, taken as false", Stake::Condition),
         Assumption::Finite => ("computed values, taken as finite and not negative", Stake::Value),

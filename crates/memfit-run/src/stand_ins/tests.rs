@@ -7,7 +7,7 @@ const SITE: &str = "/v/lib/python3.11/site-packages";
 const UNREACHED: &str = "<urlopen error [Errno -2] Name or service not known>";
 const ABSENT: &str = "[Errno 2] No such file or directory: 'a/b'";
 const OPTIONS: &[&str] =
-    &["`--synthetic-weights`", "`--synthetic-data`", "`--synthetic-data={", "`--synthetic-data=image"];
+    &["`--synthetic-weights`", "`--synthetic-data`", "`--synthetic-data='{", "`--synthetic-data='image"];
 
 fn exception(kind: &str, message: &str, frames: &[(&str, &str)]) -> Exception {
     let frames: Vec<_> = frames
@@ -102,6 +102,14 @@ const FAILURES: &[Failure] = &[
         ],
         Some(SAMPLES_OPTION),
     ),
+    (
+        &[TRAIN, ("torch/utils/data/_utils/fetch.py", "fetch"), ("/me/data.py", "__iter__")],
+        Some(SAMPLES_OPTION),
+    ),
+    (
+        &[TRAIN, ("timm/data/dataset.py", "__init__"), ("timm/data/readers/reader_factory.py", "create_reader")],
+        Some(DATA_OPTION),
+    ),
     // No option replaces these.
     (&[TRAIN, ("/usr/lib/python3.11/urllib/request.py", "urlretrieve")], None),
     (&[("/me/data.py", "__init__"), ("requests/api.py", "get")], None),
@@ -113,7 +121,6 @@ const FAILURES: &[Failure] = &[
     (&[TRAIN, ("diffusers/pipelines/pipeline_utils.py", "from_pretrained")], None),
     (&[TRAIN, ("datasets/load.py", "load_dataset_builder")], None),
     (&[("/me/datasets/load.py", "load_dataset")], None),
-    (&[TRAIN, ("torch/utils/data/_utils/fetch.py", "fetch"), ("/me/data.py", "__iter__")], None),
     (
         &[
             TRAIN,

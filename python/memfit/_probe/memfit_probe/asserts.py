@@ -1,17 +1,18 @@
 """Recognises conditions that hold in a correct script: of `assert` statements, those before an error that the
-script or a library raises, and some of PyTorch's.
+script or a library raises, and some of libraries.
 """
 
 import dis
 import functools
 import linecache
 
-# Conditions of PyTorch's own code that hold while a training makes progress: the end of the file's path, and
-# the line. L-BFGS keeps a step and a change of the gradient for each time that the first one holds; its line
-# search ends where the second one does.
+# Conditions of libraries that hold while a training makes progress: the end of the file's path, and the line.
+# L-BFGS keeps a step and a change of the gradient for each time that the first one holds; its line search ends
+# where the second one does. An adaptive solver goes on where a step's error is small.
 PROGRESS = (
     ("/torch/optim/lbfgs.py", "if ys > 1e-10:"),
     ("/torch/optim/lbfgs.py", "if abs(gtd_new) <= -c2 * gtd:"),
+    ("/torchdiffeq/_impl/rk_common.py", "if accept_step:"),
 )
 
 # Names of the instruction that begins to raise an `AssertionError`, and of its argument from Python 3.14 on.

@@ -31,6 +31,7 @@ from . import (
     shards,
     sizes,
     small,
+    solvers,
     synthetic_data,
     synthetic_weights,
 )
@@ -147,6 +148,7 @@ class Session:
         late_compiler.arm(self.torch)
         extensions.arm(self)
         generation.arm(self)
+        solvers.arm(self)
         compiled.arm(self)
         masks.arm()
         read_back.arm(self)
