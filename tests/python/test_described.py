@@ -221,3 +221,52 @@ def test_weights_that_a_script_opens_itself_are_replaced(
     assert ("`--synthetic-weights`" in hint) == holds_weights, hint
     answer = asked(code, tmp_path, "--synthetic-weights")
     assert (answer.said == {"loaded": True}) == holds_weights, answer.output
+
+
+COPIED = """
+    def load(model):
+        saved = torch.load("/nowhere/backbone.pth")
+        {own}
+        chosen = {{{name}: value for key, value in saved.items() {wanted}}}
+        {needs}
+        {update}
+        return model.load_state_dict({loaded}, strict=True)
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    load(model)
+    torch.cuda.synchronize()
+    answer(loaded=True, parameters=sum(each.numel() for each in model.parameters()))
+"""
+# How scripts copy weights, with a check that some were there in the first ones.
+COPIES = [
+    {
+        "own": "own = model.state_dict()",
+        "name": "key",
+        "wanted": "if key in own and value.size() == own[key].size()",
+        "needs": "assert chosen, 'no weights were loaded'",
+        "update": "own.update(chosen)",
+        "loaded": "own",
+    },
+    {
+        "own": "own = model.state_dict()",
+        "name": "'module.' + key",
+        "wanted": "",
+        "needs": "list(saved.keys())[0]",
+        "update": "pass",
+        "loaded": "chosen",
+    },
+    {
+        "own": "pass",
+        "name": "key[7:]",
+        "wanted": "",
+        "needs": "pass",
+        "update": "pass",
+        "loaded": "chosen",
+    },
+]
+
+
+@pytest.mark.parametrize("copy", COPIES, ids=["compared", "renamed", "unseen"])
+def test_missing_weights_are_copied_entry_by_entry(copy: dict[str, str], tmp_path: Path) -> None:
+    answer = asked(COPIED.format(**copy), tmp_path, "--synthetic-weights")
+    assert answer.said == {"loaded": True, "parameters": 90}, answer.output

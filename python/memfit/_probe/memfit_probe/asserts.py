@@ -6,9 +6,9 @@ import dis
 import functools
 import linecache
 
-# Conditions of libraries that hold while a training makes progress: the end of the file's path, and the line.
-# L-BFGS keeps a step and a change of the gradient for each time that the first one holds; its line search ends
-# where the second one does. An adaptive solver goes on where a step's error is small.
+# Conditions of libraries that hold while a training makes progress: the end of the file's path, and the
+# line. L-BFGS keeps a step and a change of the gradient for each time that the first one holds; its line
+# search ends where the second one does. An adaptive solver goes on where a step's error is small.
 PROGRESS = (
     ("/torch/optim/lbfgs.py", "if ys > 1e-10:"),
     ("/torch/optim/lbfgs.py", "if abs(gtd_new) <= -c2 * gtd:"),

@@ -1,5 +1,8 @@
 """Objects in place of missing checkpoints, and what lets models load them."""
 
+import sys
+import weakref
+
 from .wrapping import alike
 
 
@@ -28,12 +31,28 @@ def completing(original):
     def load_state_dict(self, state_dict, *args, **kwargs):
         if Missing.copied and isinstance(state_dict, dict) and not isinstance(state_dict, Missing):
             own = self.state_dict()
+            # The script may have given what it was handed other names.
+            gone = [key for key, value in state_dict.items() if key not in own and is_handed(value)]
+            if gone:
+                state_dict = type(state_dict)(
+                    (key, value) for key, value in state_dict.items() if key not in gone
+                )
             # A dictionary with entries of another model alone is a mistake of the script's.
             if own.keys() - state_dict.keys() and (not state_dict or own.keys() & state_dict.keys()):
                 state_dict = type(state_dict)({**own, **state_dict})
         return original(self, state_dict, *args, **kwargs)
 
     return load_state_dict
+
+
+# The tensors that scripts found in missing checkpoints, by their identities.
+HANDED = {}
+
+
+def is_handed(value):
+    """Return `True` for a tensor that the script found in a missing checkpoint."""
+    known = HANDED.get(id(value))
+    return known is not None and known() is value
 
 
 class AnySize:
@@ -67,20 +86,27 @@ class Missing(dict):
         self.name = name
 
     def __iter__(self):
-        Missing.copied = True
-        return super().__iter__()
+        return iter(self._entries(sys._getframe(1)))
 
     def keys(self):
-        Missing.copied = True
-        return super().keys()
+        return self._entries(sys._getframe(1)).keys()
 
     def values(self):
-        Missing.copied = True
-        return super().values()
+        return self._entries(sys._getframe(1)).values()
 
     def items(self):
+        return self._entries(sys._getframe(1)).items()
+
+    def _entries(self, frame):
+        """Return what a script that goes through a checkpoint finds: the entries of the model whose own state
+        it compares them with, if its function has one, as a script may end where it could copy none.
+        """
         Missing.copied = True
-        return super().items()
+        own = next((value for value in frame.f_locals.values() if is_state(value)), None)
+        if own is None:
+            return {}
+        HANDED.update((id(value), weakref.ref(value)) for value in own.values() if is_tensor(value))
+        return dict(own)
 
     def __missing__(self, key):
         return Missing(f"{self.name}[{key!r}]")
@@ -125,3 +151,13 @@ class Missing(dict):
 
     def __repr__(self):
         return f"<memfit: {self.name} does not exist>"
+
+
+def is_state(value):
+    """Return `True` for what a module's `state_dict` returns."""
+    return isinstance(value, dict) and not isinstance(value, Missing) and hasattr(value, "_metadata")
+
+
+def is_tensor(value):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

@@ -1,6 +1,6 @@
-"""Adaptive solvers of differential equations: only a real GPU computes the error by which they accept or reject
-a step, so that on a virtual one a solver would take smaller steps for ever. Each step is accepted (`asserts`),
-and one is taken between two points in time.
+"""Adaptive solvers of differential equations: only a real GPU computes the error by which they accept or
+reject a step, so that on a virtual one a solver would take smaller steps for ever. Each step is accepted
+(`asserts`), and one is taken between two points in time.
 
 Where autograd records the steps, they are kept until the backward pass, and their number has no bound.
 """
