@@ -270,3 +270,11 @@ COPIES = [
 def test_missing_weights_are_copied_entry_by_entry(copy: dict[str, str], tmp_path: Path) -> None:
     answer = asked(COPIED.format(**copy), tmp_path, "--synthetic-weights")
     assert answer.said == {"loaded": True, "parameters": 90}, answer.output
+
+
+def test_a_refusal_of_memfits_is_not_blamed_on_described_samples(tmp_path: Path) -> None:
+    refusal = "\n    raise RuntimeError('memfit: the shapes of `gpt2` are not on this machine')"
+    code = BOXES.format(fails="open(root)") + refusal
+    problem = asked(code, tmp_path, f"--synthetic-data={SAMPLE}").report["problem"]
+    assert "the shapes of `gpt2`" in problem["message"], problem
+    assert "real samples" not in problem["hint"], problem

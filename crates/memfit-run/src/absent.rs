@@ -13,6 +13,8 @@ const NO_DATA_SET: &str = "Dataset not found";
 const NO_SAMPLES: &str = "num_samples=0";
 /// Types of errors with which a data set's own code tells that its files are missing.
 const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
+/// Calls in an `assert` that a file or a folder is there.
+const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
@@ -82,6 +84,15 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
     // A bare word is a program.
     let is_file =
         exception.r#type == "FileNotFoundError" && path.is_none_or(|(path, _)| path.contains(['/', '.']));
+    let looked = exception.r#type == "AssertionError"
+        && traceback::raising_source(&exception.traceback)
+            .is_some_and(|(_, source)| LOOKS_FOR.iter().any(|call| source.contains(call)));
+    if looked {
+        return Some(
+            "a file or a folder that the script looks for there is missing: put it there; of a data set, a few samples are enough for memfit"
+                .to_owned(),
+        );
+    }
     is_file.then(|| {
         "put the file there; of a data set, a few samples of the usual size are enough for memfit, as the memory of a step depends on its batch"
             .to_owned()
@@ -172,6 +183,19 @@ mod tests {
         assert!(told("FileNotFoundError", "VOC2007/train.txt").unwrap().starts_with("put the file there"));
         assert_eq!(told("FileNotFoundError", "nvcc"), None, "a program");
         assert_eq!(told("OSError", "VOC2007/train.txt"), None);
+    }
+
+    #[test]
+    fn a_path_that_an_assertion_looks_for_is_told() {
+        let told = |source: &str| {
+            hint_at_file(&Exception {
+                r#type: "AssertionError".to_owned(),
+                message: String::new(),
+                traceback: format!("  File \"/me/data.py\", line 7, in load\n    {source}\nAssertionError\n"),
+            })
+        };
+        assert!(told("assert os.path.exists(path)").unwrap().contains("is missing"));
+        assert_eq!(told("assert len(found) == 3"), None);
     }
 
     #[test]

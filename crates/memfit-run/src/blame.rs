@@ -31,6 +31,11 @@ const CHANGES: &[Remark] = &[
     Remark::FilesKept,
 ];
 
+/// Returns `true` if one of memfit's stand-ins told what it lacks: nothing else is to be blamed, or to be given.
+pub(crate) fn is_refusal(exception: &Exception) -> bool {
+    exception.message.starts_with(MESSAGE_PREFIX)
+}
+
 /// Sentence that says whether memfit may have caused a failure.
 pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) -> (String, bool) {
     let said = Some(summary(&exception.message)).filter(|said| !said.is_empty());

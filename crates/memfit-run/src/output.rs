@@ -166,7 +166,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(scratch.path());
         let at = |pid: u32, place: &str| {
-            let text = format!("Current thread 0x01 (most recent call first):\n  File \"{place}\", line 9 in f\n");
+            let text =
+                format!("Current thread 0x01 (most recent call first):\n  File \"{place}\", line 9 in f\n");
             std::fs::write(run_dir.crash(pid), text).unwrap();
         };
         at(7, "/v/bin/torchrun");

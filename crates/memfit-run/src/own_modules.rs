@@ -154,7 +154,9 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path();
         fs::create_dir_all(top.join("models/networks")).unwrap();
-        for file in ["README.md", "models/__init__.py", "models/networks/__init__.py", "models/networks/loss.py"] {
+        for file in
+            ["README.md", "models/__init__.py", "models/networks/__init__.py", "models/networks/loss.py"]
+        {
             fs::write(top.join(file), "").unwrap();
         }
         let said = |module: &str| remedy(module, &traceback(&top.join("models/networks/loss.py")));

@@ -47,7 +47,8 @@ impl FromStr for Samples {
             None => (text, None),
         };
         let parts = parts(text)?;
-        let whole = if let [part] = parts[..] { group(part)?.filter(|(name, ..)| name.is_empty()) } else { None };
+        let whole =
+            if let [part] = parts[..] { group(part)?.filter(|(name, ..)| name.is_empty()) } else { None };
         let (inside, mapping) = match whole {
             Some((_, inside, "dict")) => (inside, true),
             _ => (text, false),
@@ -83,9 +84,9 @@ fn group(text: &str) -> Result<Option<(&str, &str, &'static str)>, String> {
         return Ok(None);
     };
     let (name, rest) = (text[..start].trim(), text[start..].trim_end());
-    let found = GROUPS.iter().find_map(|(open, close, kind)| {
-        Some((rest.strip_prefix(*open)?.strip_suffix(*close)?, *kind))
-    });
+    let found = GROUPS
+        .iter()
+        .find_map(|(open, close, kind)| Some((rest.strip_prefix(*open)?.strip_suffix(*close)?, *kind)));
     let name = if name.is_empty() { Some(name) } else { name.strip_suffix(':').map(str::trim) };
     match (name, found) {
         (Some(name), Some((inside, kind))) => Ok(Some((name, inside, kind))),

@@ -239,7 +239,8 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
         if caused {
             "exception-after-change".clone_into(&mut problem.kind);
             let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
-            let real = if facts.cause.sampled && request.synthetic.data.is_some() {
+            let samples = facts.cause.sampled && request.synthetic.data.is_some();
+            let real = if samples && !blame::is_refusal(&exception) {
                 "with a few real samples where the script looks for them, nothing is made up; and "
             } else {
                 ""

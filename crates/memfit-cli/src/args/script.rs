@@ -14,7 +14,7 @@ pub(crate) struct ScriptArgs {
     pub(crate) synthetic_weights: bool,
 
     /// Replace missing data sets with synthetic samples. Their format follows from the data set's class, or
-    /// from FIELDS: `image:3x224x224:uint8,label:int64<1000`.
+    /// from FIELDS, in quotes for the shell: `'image:3x224x224:uint8,label:int64<1000'`.
     #[arg(
         long,
         value_name = "FIELDS",

@@ -107,7 +107,11 @@ const FAILURES: &[Failure] = &[
         Some(SAMPLES_OPTION),
     ),
     (
-        &[TRAIN, ("timm/data/dataset.py", "__init__"), ("timm/data/readers/reader_factory.py", "create_reader")],
+        &[
+            TRAIN,
+            ("timm/data/dataset.py", "__init__"),
+            ("timm/data/readers/reader_factory.py", "create_reader"),
+        ],
         Some(DATA_OPTION),
     ),
     // No option replaces these.

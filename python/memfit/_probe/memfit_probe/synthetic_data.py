@@ -20,7 +20,16 @@ CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "
 # Names that scripts give to the labels of all samples, and to the number of classes, and the maximum that are
 # listed one by one.
 LABELS = ("targets", "labels", "label", "y")
-NUMBERS_OF_CLASSES = ("num_classes", "n_classes", "nclasses", "num_class", "n_class", "nb_classes")
+NUMBERS_OF_CLASSES = (
+    "num_classes",
+    "n_classes",
+    "nclasses",
+    "num_class",
+    "n_class",
+    "nb_classes",
+    "numClasses",
+    "nClasses",
+)
 MAX_CLASSES = 1 << 20
 # Bytes of the different rows of a table.
 ROWS_BYTES = 16 << 20
