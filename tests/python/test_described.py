@@ -278,3 +278,35 @@ def test_a_refusal_of_memfits_is_not_blamed_on_described_samples(tmp_path: Path)
     problem = asked(code, tmp_path, f"--synthetic-data={SAMPLE}").report["problem"]
     assert "the shapes of `gpt2`" in problem["message"], problem
     assert "real samples" not in problem["hint"], problem
+
+
+STATISTICS = """
+    class Trajectories(torch.utils.data.Dataset):
+        def __init__(self, path):
+            self.rows = open(path).read().split()
+            self.mean = sum(map(float, self.rows)) / len(self.rows)
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, index):
+            return self.rows[index]
+
+        def statistics(self):
+            return self.mean, len(self)
+
+    data = Trajectories("/nowhere/rows.txt")
+    mean, count = data.statistics()
+    torch.zeros(8, device=device)
+    answer(count=count, other=hasattr(data, "std"), kept=mean is data.mean)
+    {use}
+"""
+
+
+def test_an_attribute_that_comes_from_missing_files_may_be_passed_on_but_not_used(tmp_path: Path) -> None:
+    fields = "--synthetic-data=state:17:float32@40"
+    answer = asked(STATISTICS.format(use="print(data.mean)"), tmp_path, fields)
+    assert answer.said == {"count": 40, "other": False, "kept": True}, answer.output
+    assert answer.status == 0, answer.output
+    problem = asked(STATISTICS.format(use="mean + 1"), tmp_path, fields).report["problem"]
+    assert "`mean` of `Trajectories` comes from its files" in problem["message"], problem

@@ -4,7 +4,7 @@ torchvision data sets, by images of their size. The script's own transforms run 
 
 from urllib.error import URLError
 
-from . import imports, timm_data
+from . import imports, timm_data, unset
 from .described import Described
 from .known_datasets import KNOWN, as_stated, contents, picture, samples
 from .lacking_data import GRAPH_LIBRARIES, is_absent, is_own, root
@@ -46,6 +46,8 @@ class SyntheticData:
         self.samples = Described(session.torch, stated["fields"], stated["mapping"])
         self.length = stated["length"]
         self.wrapped = set()
+        # Classes whose data sets have attributes that nobody set.
+        self.lent = set()
         # torchvision's data sets.
         self.standard = set()
         # `True` if the script has read anything from a synthetic data set but its length.
@@ -283,6 +285,9 @@ class SyntheticData:
         if classes is not None and classes <= MAX_CLASSES:
             names = [f"class {number}" for number in range(classes)]
             keep(dataset, classes=names, class_to_idx={name: number for number, name in enumerate(names)})
+        if known is None and type(dataset) not in self.lent:
+            self.lent.add(type(dataset))
+            unset.lend(type(dataset), is_own, self._told_unset)
         if stated is not None and known is None:
             # A data set of the script's own may have any of these.
             keep(dataset, **dict.fromkeys(NUMBERS_OF_CLASSES, stated))
@@ -301,6 +306,12 @@ class SyntheticData:
             keep(dataset, **contents(self.session.torch, name, dataset._memfit_length, classes))
         self.used = used
         self.note(f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)")
+
+    def _told_unset(self, dataset, name):
+        self.used = True
+        self.note(
+            f"`{name}` of `{type(dataset).__name__}` comes from its files, and was not set: a use of it ends the run"
+        )
 
     # torchvision
 
