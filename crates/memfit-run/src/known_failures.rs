@@ -358,8 +358,10 @@ fn without_key(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Errors of Gym and Gymnasium about an environment that no imported package registers.
-const NO_ENVIRONMENT: &[&str] = &["NameNotFound", "NamespaceNotFound", "VersionNotFound"];
+/// Errors of Gym and Gymnasium about an environment that no imported package registers, or that needs another
+/// package.
+const NO_ENVIRONMENT: &[&str] =
+    &["NameNotFound", "NamespaceNotFound", "VersionNotFound", "DependencyNotInstalled"];
 /// Parts of the names of environments of Atari's games.
 const ATARI: &[&str] = &["NoFrameskip", "ALE", "Deterministic"];
 
@@ -373,6 +375,14 @@ fn without_environment(interpreter: Option<&str>, exception: &Exception) -> Opti
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     let python = interpreter.unwrap_or("python");
     let library = module.split('.').next().unwrap_or(module);
+    if kind == "DependencyNotInstalled" {
+        // Its message says what to install.
+        return Some(Problem {
+            kind: "module-missing".to_owned(),
+            message: format!("The script asks for an environment{place} that needs another package: {said}"),
+            hint: Some(format!("`{python} -m pip install …` of what it names")),
+        });
+    }
     let package = if ATARI.iter().any(|part| said.contains(part)) {
         format!("Atari's games are in `{python} -m pip install '{library}[atari]'`")
     } else {
@@ -427,6 +437,8 @@ mod tests {
         check("UsageError", key, None);
         let game = "Environment MsPacmanNoFrameskip doesn't exist. ";
         check("gym.error.NameNotFound", game, Some(("exception", "asks for an environment that is not")));
+        let package = "No module named 'mujoco_py'. (HINT: you need to install mujoco_py.)";
+        check("gym.error.DependencyNotInstalled", package, Some((missing, "needs another package: No module")));
         check("sockets.NameNotFound", game, None);
         let text = "No module named 'torch._six'";
         check(
