@@ -310,3 +310,28 @@ def test_an_attribute_that_comes_from_missing_files_may_be_passed_on_but_not_use
     assert answer.status == 0, answer.output
     problem = asked(STATISTICS.format(use="mean + 1"), tmp_path, fields).report["problem"]
     assert "`mean` of `Trajectories` comes from its files" in problem["message"], problem
+
+
+REQUESTED = """
+    import requests
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "backbone.pth")
+    answered = requests.get("https://weights.invalid/{name}?download=1", stream=True, timeout=9)
+    answered.raise_for_status()
+    with open(path, "wb") as file:
+        for piece in answered.iter_content(1 << 20):
+            file.write(piece)
+    model = torch.nn.Linear(8, 8)
+    model.load_state_dict(torch.load(path))
+    model.to(device)
+    answer(loaded=True)
+"""
+
+
+@pytest.mark.parametrize(("name", "holds_weights"), [("resnet.pth", True), ("rows.json", False)])
+def test_weights_that_requests_cannot_fetch_are_replaced(
+    name: str, holds_weights: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("requests")
+    answer = asked(REQUESTED.format(name=name), tmp_path, "--synthetic-weights")
+    assert (answer.said == {"loaded": True}) == holds_weights, answer.output

@@ -3,7 +3,9 @@ stays missing, and what loads it keeps its own values.
 """
 
 import functools
+import io
 import os
+from urllib.parse import urlsplit
 
 from . import imports
 from .wrapping import alike
@@ -25,6 +27,49 @@ def arm(note):
     """Let the calls go on without a file of weights that cannot be fetched. `note(what)` tells it."""
     for module, name, parameter in CALLS:
         imports.after(module, functools.partial(replace, note, name, parameter))
+    imports.after("requests.sessions", functools.partial(replace_requests, note))
+
+
+class NoContent:
+    """The answer of `requests` in place of a file of weights: an empty one."""
+
+    status_code, ok, reason, encoding = 200, True, "OK", None
+    content, text = b"", ""
+
+    def __init__(self, url):
+        self.url, self.headers, self.raw = url, {"content-length": "0"}, io.BytesIO()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def iter_content(self, chunk_size=1, decode_unicode=False):
+        return iter(())
+
+    def raise_for_status(self):
+        return None
+
+    def close(self):
+        return None
+
+
+def replace_requests(note, module):
+    """Let `requests` answer with an empty file of weights where the host is not reached."""
+    original = module.Session.request
+
+    @alike(original)
+    def request(self, method, url, *args, **kwargs):
+        try:
+            return original(self, method, url, *args, **kwargs)
+        except OSError as error:
+            if not isinstance(url, str) or not holds_weights(urlsplit(url).path) or not is_unreached(error):
+                raise
+            note(f"`{url}` was not downloaded: what loads the empty file keeps its own values")
+            return NoContent(url)
+
+    module.Session.request = request
 
 
 def replace(note, name, parameter, module):

@@ -82,6 +82,9 @@ class SyntheticWeights:
                 if not os.path.exists(f):
                     note(f"`{os.fspath(f)}` does not exist: what loads it keeps its own values")
                     return Missing(os.fspath(f))
+                if os.path.isfile(f) and not os.path.getsize(f):
+                    note(f"`{os.fspath(f)}` is empty: what loads it keeps its own values")
+                    return Missing(os.fspath(f))
                 if kwargs.get("mmap") is None and zipfile.is_zipfile(f):
                     # The file's pages are only read on access, and a virtual device reads none.
                     kwargs["mmap"] = True
