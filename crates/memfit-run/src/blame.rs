@@ -31,7 +31,8 @@ const CHANGES: &[Remark] = &[
     Remark::FilesKept,
 ];
 
-/// Returns `true` if one of memfit's stand-ins told what it lacks: nothing else is to be blamed, or to be given.
+/// Returns `true` if one of memfit's stand-ins told what it lacks: nothing else is to be blamed, or to be
+/// given.
 pub(crate) fn is_refusal(exception: &Exception) -> bool {
     exception.message.starts_with(MESSAGE_PREFIX)
 }

@@ -438,7 +438,11 @@ mod tests {
         let game = "Environment MsPacmanNoFrameskip doesn't exist. ";
         check("gym.error.NameNotFound", game, Some(("exception", "asks for an environment that is not")));
         let package = "No module named 'mujoco_py'. (HINT: you need to install mujoco_py.)";
-        check("gym.error.DependencyNotInstalled", package, Some((missing, "needs another package: No module")));
+        check(
+            "gym.error.DependencyNotInstalled",
+            package,
+            Some((missing, "needs another package: No module")),
+        );
         check("sockets.NameNotFound", game, None);
         let text = "No module named 'torch._six'";
         check(

@@ -92,11 +92,13 @@ fn hidden(folder: &Path, module: &str) -> Option<PathBuf> {
     (is_there && !package.join("__init__.py").exists()).then_some(package)
 }
 
-/// The project's own package in a folder that a module is to be in, and is not.
+/// The project's own package in a folder that a module is to be in, and is not. An installed package comes
+/// before a folder without an `__init__.py`.
 fn lacks_part(folder: &Path, module: &str) -> Option<PathBuf> {
     let (package, part) = module.rsplit_once('.')?;
+    let root = folder.join(package.split('.').next().unwrap_or(package));
     let package = folder.join(package.replace('.', "/"));
-    (package.is_dir() && !holds(&package, part)).then_some(package)
+    (root.join("__init__.py").is_file() && package.is_dir() && !holds(&package, part)).then_some(package)
 }
 
 /// Returns `true` if a folder holds a module, or a package with source code.

@@ -1,5 +1,5 @@
-//! `--synthetic-data`: description of the samples, such as `image:3x224x224:uint8,label:int64<1000`. Fields in
-//! `{}`, `[]` or `()` are a dictionary, a list or a tuple within a sample.
+//! `--synthetic-data`: description of the samples, such as `image:3x224x224:uint8,label:int64<1000`. Fields
+//! in `{}`, `[]` or `()` are a dictionary, a list or a tuple within a sample.
 
 use std::str::FromStr;
 
