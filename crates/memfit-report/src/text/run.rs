@@ -282,7 +282,7 @@ fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     for alike in repeated(&peak.modules).iter().take(MAX_MODULES) {
         let names = match alike.as_slice() {
             [] => continue,
-            [only] => module_name(&only.name).to_string(),
+            [only] => module_name(&only.name),
             [first, second] => {
                 format!("each of {} and {}", module_name(&first.name), module_name(&second.name))
             }
