@@ -17,8 +17,10 @@ pub(crate) struct Leak {
     pub module: TextId,
     /// Category.
     pub category: Category,
-    /// Bytes left by each step.
+    /// Bytes left by each step; by one of several steps, an average.
     pub per_step: u64,
+    /// One of this many steps leaves blocks.
+    pub every: usize,
     /// Bytes live at the explained moment.
     pub bytes: u64,
     /// Number of steps that they are from.
@@ -118,6 +120,7 @@ fn rebuilt_collections(
             module: key.module,
             category: key.category,
             per_step: grown[grown.len() / 2],
+            every: 1,
             bytes,
             steps: grown.len() as u64 + 1,
             dies_at: None,
@@ -183,6 +186,26 @@ const MIN_ROUND_SHARE: (usize, usize) = (3, 5);
 /// Number of forward passes with live blocks that suffice with the smaller share: of two networks that are
 /// called in turn, one may leave them.
 const MANY_ROUNDS: usize = 16;
+/// Minimum number of steps with live blocks if only every so many steps leave some: a picture each 50 steps, a
+/// copy of the weights each epoch.
+const MIN_INTERVALS: usize = 5;
+/// Maximum length of an interval between such steps, in medians of the intervals.
+const INTERVAL_FACTOR: usize = 3;
+
+/// Returns the typical interval between these periods if they follow each other at similar intervals, up to
+/// now.
+fn interval(periods: impl Iterator<Item = usize>, now: usize) -> Option<usize> {
+    let mut periods: Vec<usize> = periods.collect();
+    periods.sort_unstable();
+    let mut intervals: Vec<usize> = periods.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    intervals.sort_unstable();
+    let (typical, last) = (*intervals.get(intervals.len() / 2)?, *periods.last()?);
+    let most = typical * INTERVAL_FACTOR;
+    let regular = periods.len() >= MIN_INTERVALS
+        && intervals.iter().all(|interval| *interval <= most)
+        && now - last <= most;
+    regular.then_some(typical)
+}
 
 fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -> Option<Leak> {
     let mut per_period: HashMap<usize, u64> = HashMap::new();
@@ -194,16 +217,21 @@ fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -
     let whole = now - first;
     let old = per_period.keys().filter(|period| **period < now).count();
     let share = if old >= MANY_ROUNDS { MIN_STEP_SHARE } else { share };
-    let enough = per_period.len() >= MIN_STEPS && old >= MIN_STEPS - 1 && old * share.1 >= whole * share.0;
+    if per_period.len() < MIN_STEPS || old < MIN_STEPS - 1 {
+        return None;
+    }
+    let often = (old * share.1 >= whole * share.0).then_some(1);
+    let every = often.or_else(|| interval(per_period.keys().copied(), now))?;
     let mut sizes: Vec<u64> =
         per_period.iter().filter(|(period, _)| **period < now).map(|(_, bytes)| *bytes).collect();
     sizes.sort_unstable();
-    let per_step = *sizes.get(sizes.len() / 2)?;
-    enough.then(|| Leak {
+    let per_step = *sizes.get(sizes.len() / 2)? / every.max(1) as u64;
+    Some(Leak {
         site: key.site,
         module: key.module,
         category: key.category,
         per_step,
+        every,
         bytes: lives.iter().map(|(_, life)| life.block.bytes).sum(),
         steps: per_period.len() as u64,
         dies_at: None,

@@ -1,6 +1,6 @@
 //! Steps that leave memory behind: a few tensors, or their whole graph.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use memfit_allocator::Edit;
 use memfit_patch::RecordedFacts;
@@ -19,6 +19,9 @@ const KEEP_ON_CPU: &str = "move what is collected over the steps off the GPU and
 
 /// Minimum number of tensors left by a step for them to be a graph, rather than a collection.
 const MIN_GRAPH_TENSORS: usize = 4;
+
+/// Number of the last periods that left something, of which one is taken as typical.
+const LAST_PERIODS: usize = 8;
 
 /// Minimum number of lines that rebuild a larger tensor for them to be a cache of keys and values.
 const KEYS_AND_VALUES: usize = 2;
@@ -53,36 +56,11 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         .filter(|life| blocks.contains(&life.index) && is_old(life))
         .map(|life| life.block.bytes)
         .sum();
-    let activations: u64 =
-        leaks.iter().filter(|leak| leak.category == Category::Activations).map(|leak| leak.bytes).sum();
-    // A kept graph means many tensors of each step, and most of what its forward pass saved for the backward
-    // pass.
-    let typical = now.saturating_sub(2);
-    let made = |life: &&Life| {
-        life.category == Category::Activations && timeline.period_of(life.block.born) == typical
-    };
-    let stayed = || timeline.lives.iter().filter(made).filter(|life| blocks.contains(&life.index));
-    let tensors = stayed().count();
-    let stays: u64 = stayed().map(|life| life.block.bytes).sum();
-    // Other forward passes of the same step, which leave nothing, have graphs of their own.
-    let called = |life: &Life| timeline.origins.get(life.block.stack).caller;
-    let callers: HashSet<Site> = stayed().filter_map(called).collect();
-    let of_modules: u64 = stayed().filter(|life| called(life).is_some()).map(|life| life.block.bytes).sum();
-    let same_forward = |life: &&Life| {
-        of_modules * 2 <= stays || called(life).is_some_and(|caller| callers.contains(&caller))
-    };
-    let whole: u64 =
-        timeline.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
-    // If modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the
-    // script's own lines make between their calls, such as observations of an environment, are a collection.
-    let by_script =
-        of_modules * 4 < stays && timeline.lives.iter().filter(made).any(|life| called(life).is_some());
-    let graph =
-        tensors >= MIN_GRAPH_TENSORS && activations * 2 > bytes && stays * 5 >= whole * 2 && !by_script;
+    let graph = kept_graph(analysis, leaks, &blocks, now);
     let of_anew: u64 = leaks.iter().filter(|leak| leak.rebuilt).map(|leak| leak.bytes).sum();
     let concatenates = |leak: &&Leak| leak.site.is_some_and(|site| analysis.is_concatenated(site));
     let of_anew = of_anew.max(leaks.iter().filter(concatenates).map(|leak| leak.bytes).sum());
-    let anew = !graph && of_anew * 2 > bytes;
+    let anew = graph.is_none() && of_anew * 2 > bytes;
     let unused = timeline.trouble.reserved.saturating_sub(timeline.trouble.allocated);
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
     let first = leaks.first()?;
@@ -94,10 +72,19 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let stack = leaks.iter().filter_map(stack_of).find(has_lines).or_else(|| stack_of(first));
     let (part, parts) =
         if timeline.by_rounds { ("forward pass", "forward passes") } else { ("step", "steps") };
-    let (cause, text) = if graph {
+    // A few bytes of each step, such as a loss, do not make it more often.
+    let every = leaks.iter().max_by_key(|leak| leak.bytes).map_or(1, |leak| leak.every);
+    let (each, per_time, parts) = match every {
+        0 | 1 => (format!("each {part}"), per_step, parts.to_owned()),
+        every => {
+            let per_time = per_step.saturating_mul(every as u64);
+            (format!("one in {every} {parts}"), per_time, format!("of these {parts}"))
+        }
+    };
+    let (cause, text) = if let Some(tensors) = graph {
         let text = format!(
-            "each {part} keeps {} in {tensors} tensors of its forward pass, its whole autograd graph: {} after {steps} {parts}",
-            size(per_step),
+            "{each} keeps {} in {tensors} tensors of its forward pass, its whole autograd graph: {} after {steps} {parts}",
+            size(per_time),
             size(bytes)
         );
         (Cause::RetainedGraph, text)
@@ -110,7 +97,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         (Cause::GrowingCache, text)
     } else {
         let text =
-            format!("each {part} keeps {} more, {} after {steps} {parts}", size(per_step), size(bytes));
+            format!("{each} keeps {} more, {} after {steps} {parts}", size(per_time), size(bytes));
         (Cause::Leaking, text)
     };
     let mut facts = vec![analysis.fact(text, bytes, stack)];
@@ -146,7 +133,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         let lines = vec![analysis.with_text(Line { file, line, function, text: None })];
         facts.push(Fact { text: text.to_owned(), bytes: per_step, lines });
     }
-    let (lever, how) = if graph {
+    let (lever, how) = if graph.is_some() {
         (
             Lever::ReleaseGraph,
             "keep no tensor with an autograd graph from step to step: `.item()` or `.detach()` running totals, `.detach()` what the next step reads, and drop `retain_graph=True` where one backward pass is enough",
@@ -178,7 +165,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     });
     // A detached result may keep the memory of a larger one, from which PyTorch made it in place
     // (`mse_loss`).
-    if graph && let edit @ Apply::Edit(_) = analysis.change(Lever::KeepOnCpu, &sites, RecordedFacts::Nothing)
+    if graph.is_some()
+        && let edit @ Apply::Edit(_) = analysis.change(Lever::KeepOnCpu, &sites, RecordedFacts::Nothing)
     {
         fixes.push(replayed_fix(Lever::KeepOnCpu, KEEP_ON_CPU.to_owned(), &then, edit));
     }
@@ -190,6 +178,70 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         None => true,
     };
     Some(Finding { cause, bytes, enough, facts, fixes })
+}
+
+/// Number of tensors of a typical forward pass that stay, if the leaks are graphs that steps keep: many
+/// tensors of each step, and most of what its forward pass saved for the backward pass.
+fn kept_graph(
+    analysis: &Analysis<'_>,
+    leaks: &[Leak],
+    blocks: &HashSet<u32>,
+    now: usize,
+) -> Option<usize> {
+    let timeline = &analysis.timeline;
+    let period = |life: &Life| timeline.period_of(life.block.born);
+    // Of the last complete periods, the one that keeps most: a part of them may keep nothing, or be a call of
+    // another model.
+    let mut kept: BTreeMap<usize, u64> = BTreeMap::new();
+    let complete = |life: &&Life| blocks.contains(&life.index) && period(life) + 2 <= now;
+    for life in timeline.live().filter(complete).filter(|life| life.category == Category::Activations) {
+        *kept.entry(period(life)).or_default() += life.block.bytes;
+    }
+    let typical = kept.into_iter().rev().take(LAST_PERIODS).max_by_key(|(period, bytes)| (*bytes, *period))?.0;
+    let made = |life: &&Life| life.category == Category::Activations && period(life) == typical;
+    let stayed = || timeline.lives.iter().filter(made).filter(|life| blocks.contains(&life.index));
+    let tensors = stayed().count();
+    let stays: u64 = stayed().map(|life| life.block.bytes).sum();
+    // Other forward passes of the same step, which leave nothing, have graphs of their own.
+    let called = |life: &Life| timeline.origins.get(life.block.stack).caller;
+    let callers: HashSet<Site> = stayed().filter_map(called).collect();
+    let rounds: HashSet<usize> = stayed().map(|life| timeline.rounds_at(life.block.born)).collect();
+    let of_modules: u64 = stayed().filter(|life| called(life).is_some()).map(|life| life.block.bytes).sum();
+    let same_forward = |life: &&Life| {
+        if !timeline.origins.any() {
+            return rounds.contains(&timeline.rounds_at(life.block.born));
+        }
+        of_modules * 2 <= stays || called(life).is_some_and(|caller| callers.contains(&caller))
+    };
+    let whole: u64 =
+        timeline.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
+    // If modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the
+    // script's own lines make between their calls, such as observations of an environment, are a collection.
+    let by_script =
+        of_modules * 4 < stays && timeline.lives.iter().filter(made).any(|life| called(life).is_some());
+    // Without gradients, kept activations have no graph.
+    let off = |life: &Life| {
+        let sites = &timeline.origins.get(life.block.stack).user;
+        sites.iter().any(|site| {
+            analysis.code.is_without_grad(timeline.track.texts.get(site.file), site.line)
+        })
+    };
+    let sum = |of: &dyn Fn(&Life) -> bool| {
+        let kept = timeline.live().filter(|life| blocks.contains(&life.index) && of(life));
+        kept.map(|life| life.block.bytes).sum::<u64>()
+    };
+    let activations = sum(&|life| life.category == Category::Activations);
+    // A gradient that has a graph itself (`create_graph=True`) keeps what its backward pass computed.
+    let by_backward = |life: &Life| matches!(life.category, Category::Temporary | Category::Gradients);
+    let of_backward = sum(&|life| life.role == Role::Backward && by_backward(life));
+    // A graph also keeps the batch that the model was called with.
+    let batch = if of_modules * 2 > stays { sum(&|life| life.category == Category::Inputs) } else { 0 };
+    let bytes: u64 = leaks.iter().map(|leak| leak.bytes).sum();
+    let rest = bytes.saturating_sub(batch);
+    let much = activations * 4 > rest && (activations + of_backward) * 2 > rest;
+    let whole = stays * 5 >= whole * 2;
+    let graph = tensors >= MIN_GRAPH_TENSORS && much && whole && !by_script && !stayed().any(off);
+    graph.then_some(tensors)
 }
 
 /// Remedies for the keys and values that a language model caches for each token.
