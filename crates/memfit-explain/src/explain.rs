@@ -12,7 +12,7 @@ use crate::explanation::{
 };
 use crate::fragmentation::fragmentation;
 use crate::holders::holders;
-use crate::leaks::leaks;
+use crate::leaks::{Leak, leaks, replaced};
 use crate::timeline::has_history;
 use crate::weigh::{Finding, findings};
 
@@ -22,7 +22,11 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
     let analysis = Analysis::new(case)?;
     let timeline = &analysis.timeline;
     let trouble = timeline.trouble;
-    let leaks = leaks(timeline, analysis.limit);
+    let mut leaks = leaks(timeline, analysis.limit);
+    if leaks.is_empty() {
+        let concatenated = |leak: &Leak| leak.site.is_some_and(|site| analysis.is_concatenated(site));
+        leaks.extend(replaced(timeline).filter(concatenated));
+    }
     let findings = findings(&analysis, &leaks);
     let cause =
         findings.first().filter(|finding| finding.enough).map_or(Cause::None, |finding| finding.cause);

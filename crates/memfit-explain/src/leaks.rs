@@ -131,6 +131,34 @@ fn rebuilt_collections(
     live.iter().filter_map(leak).collect()
 }
 
+/// Divisor of the request: what it adds to the tensor that it would have replaced is at most an eighth of it.
+const ADDED_SHARE_DIVISOR: u64 = 8;
+
+/// Finds the tensor that the failed request would have replaced by a slightly larger one, whatever it counts
+/// as and however few steps were recorded: the only live one of the same line. Whether the line puts the old
+/// one into the new one, only the source shows.
+pub(crate) fn replaced(timeline: &Timeline<'_>) -> Option<Leak> {
+    let trouble = timeline.trouble;
+    let requested = trouble.requested?;
+    let site = timeline.origins.get(trouble.stack).site()?;
+    let mut live = timeline.live().filter(|life| life.site == Some(site));
+    let (old, None) = (live.next()?, live.next()) else { return None };
+    let added = requested.checked_sub(old.requested_bytes()).filter(|added| *added > 0)?;
+    let made = timeline.lives.iter().filter(|life| life.site == Some(site));
+    (added <= requested / ADDED_SHARE_DIVISOR).then(|| Leak {
+        site: Some(site),
+        module: old.module(),
+        category: old.category,
+        per_step: added,
+        every: 1,
+        bytes: old.block.bytes,
+        steps: made.count() as u64,
+        dies_at: None,
+        rebuilt: true,
+        blocks: vec![old.index],
+    })
+}
+
 /// Key of a collection that is rebuilt. Without a backward pass, the newest copy counts as an activation,
 /// since it is live, and each earlier one as temporary, since its successor replaced it.
 const fn rebuilt_key(key: Key) -> Key {
@@ -194,7 +222,7 @@ const INTERVAL_FACTOR: usize = 3;
 
 /// Returns the typical interval between these periods if they follow each other at similar intervals, up to
 /// now.
-fn interval(periods: impl Iterator<Item = usize>, now: usize) -> Option<usize> {
+pub(crate) fn interval(periods: impl Iterator<Item = usize>, now: usize) -> Option<usize> {
     let mut periods: Vec<usize> = periods.collect();
     periods.sort_unstable();
     let mut intervals: Vec<usize> = periods.windows(2).map(|pair| pair[1] - pair[0]).collect();

@@ -44,6 +44,8 @@ pub(crate) enum Role {
 pub(crate) struct Operation {
     /// Creation of optimizer state.
     pub(crate) state: bool,
+    /// Step of one of PyTorch's own optimizers.
+    pub(crate) torch_optimizer: bool,
     /// Workspace of a library handle.
     pub(crate) workspace: bool,
     /// CUDA graph capture.
@@ -90,6 +92,8 @@ pub(crate) struct Origin {
     pub(crate) operation: Operation,
     /// `true` if the innermost user frame is a constructor.
     pub(crate) in_constructor: bool,
+    /// `true` for the result of a function of PyTorch that computes, such as those of `torch.nn.functional`.
+    pub(crate) computed: bool,
 }
 
 impl Origin {
@@ -135,6 +139,8 @@ fn read(track: &Track, frames: impl Iterator<Item = Frame>) -> Origin {
         seen_any = true;
         if !is_user_file(file) {
             apply_frame(&mut origin, file, name);
+            origin.computed |= origin.user.is_empty()
+                && (file.ends_with("torch/nn/functional.py") || file.ends_with("torch/functional.py"));
             // Frames of callers, such as an attention module, say less than the operation's own.
             if origin.user.is_empty() && origin.operation.cast == Cast::Input {
                 origin.operation.cast = cast(file, name);
@@ -181,11 +187,20 @@ fn apply_frame(origin: &mut Origin, file: &str, name: &str) {
     }
     let operation = &mut origin.operation;
     operation.state |= matches!(name, "_init_group" | "init_state" | "_init_state") && file.contains("optim");
+    operation.torch_optimizer |= file.contains("torch/optim/") && !OPTIMIZER_WRAPPERS.contains(&base(file));
     operation.workspace |=
         name.contains("allocateCUDABlasWorkspace") || name.contains("getCurrentCUDABlasHandle");
     operation.capture |= file.ends_with("cuda/graphs.py");
     operation.loss |= matches!(name, "cross_entropy" | "nll_loss" | "log_softmax");
     operation.saves_result |= file.ends_with("nn/functional.py") && SAVE_RESULT.contains(&name);
+}
+
+/// Files of `torch/optim` through which the step of any optimizer runs.
+const OPTIMIZER_WRAPPERS: &[&str] = &["optimizer.py", "lr_scheduler.py"];
+
+/// Name of a file without its folders.
+fn base(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
 }
 
 /// Functions of `torch.nn.functional` that autocast runs in 32 bits.

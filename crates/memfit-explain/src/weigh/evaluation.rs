@@ -86,7 +86,10 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         .map(|life| life.block.bytes)
         .sum();
     let saves = kept.saturating_sub(stays);
-    let stack = analysis.stacks(timeline.live().filter(|life| graph(life))).first().map(|(stack, _)| *stack);
+    // The batch belongs to the graph as well; the call of the model is the line to change.
+    let stacks = analysis.stacks(timeline.live().filter(|life| graph(life)));
+    let by_model = stacks.iter().find(|(stack, _)| timeline.origins.get(*stack).caller.is_some());
+    let stack = by_model.or(stacks.first()).map(|(stack, _)| *stack);
     let how = "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): no activations are saved for a backward pass";
     let known = RecordedFacts::NeverTrained(elsewhere || only);
     let apply = caller.map(|caller| analysis.change(Lever::NoGrad, &[caller], known)).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! One request, or a few similar ones, out of proportion to all others.
 
 use memfit_patch::RecordedFacts;
+use memfit_recording::StackId;
 use memfit_vocabulary::{Category, Cause, Lever};
 
 use super::{Finding, size};
@@ -57,14 +58,21 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         size(median)
     );
     let sites: Vec<Site> = stack.map(|stack| timeline.origins.get(stack).user.clone()).unwrap_or_default();
-    let inputs = timeline.live().filter(of_kind).filter(|life| life.category == Category::Inputs).count() > 0;
+    let is_input =
+        |life: &&Life| life.category == Category::Inputs && !timeline.origins.get(life.block.stack).computed;
+    let inputs = timeline.live().filter(of_kind).filter(is_input).count() > 0;
     let stacks = timeline.live().filter(of_kind).map(|life| life.block.stack).chain([timeline.trouble.stack]);
     let loss = stacks.into_iter().any(|stack| timeline.origins.get(stack).operation.loss);
+    let mut facts = vec![analysis.fact(text, bytes, stack)];
+    let elsewhere = |kept: &StackId| timeline.origins.get(*kept).site().is_some_and(|site| sites.first() != Some(&site));
+    if let Some(kept) = own.and(kept).filter(elsewhere) {
+        facts.push(analysis.fact("one that is still allocated was made here", giant, Some(kept)));
+    }
     Some(Finding {
         cause: Cause::GiantRequest,
         bytes,
         enough: analysis.enough(bytes) == Some(true) && analysis.full(),
-        facts: vec![analysis.fact(text, bytes, stack)],
+        facts,
         fixes: remedies(analysis, &sites, bytes, inputs, loss),
     })
 }

@@ -190,20 +190,25 @@ fn kept_graph(
 ) -> Option<usize> {
     let timeline = &analysis.timeline;
     let period = |life: &Life| timeline.period_of(life.block.born);
-    // Of the last complete periods, the one that keeps most: a part of them may keep nothing, or be a call of
-    // another model.
-    let mut kept: BTreeMap<usize, u64> = BTreeMap::new();
-    let complete = |life: &&Life| blocks.contains(&life.index) && period(life) + 2 <= now;
-    for life in timeline.live().filter(complete).filter(|life| life.category == Category::Activations) {
-        *kept.entry(period(life)).or_default() += life.block.bytes;
+    // Of the last complete periods, the one that keeps most: others may keep nothing, or be calls of another
+    // model. What modules return counts, if any of it is known.
+    let called = |life: &Life| timeline.origins.get(life.block.stack).caller;
+    let complete = |life: &&Life| {
+        blocks.contains(&life.index) && period(life) + 2 <= now && life.category == Category::Activations
+    };
+    let mut kept: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
+    for life in timeline.live().filter(complete) {
+        let of_period = kept.entry(period(life)).or_default();
+        of_period.0 += if called(life).is_some() { life.block.bytes } else { 0 };
+        of_period.1 += life.block.bytes;
     }
-    let typical = kept.into_iter().rev().take(LAST_PERIODS).max_by_key(|(period, bytes)| (*bytes, *period))?.0;
+    let last = kept.into_iter().rev().take(LAST_PERIODS);
+    let (typical, _) = last.max_by_key(|(period, bytes)| (*bytes, *period))?;
     let made = |life: &&Life| life.category == Category::Activations && period(life) == typical;
     let stayed = || timeline.lives.iter().filter(made).filter(|life| blocks.contains(&life.index));
     let tensors = stayed().count();
     let stays: u64 = stayed().map(|life| life.block.bytes).sum();
     // Other forward passes of the same step, which leave nothing, have graphs of their own.
-    let called = |life: &Life| timeline.origins.get(life.block.stack).caller;
     let callers: HashSet<Site> = stayed().filter_map(called).collect();
     let rounds: HashSet<usize> = stayed().map(|life| timeline.rounds_at(life.block.born)).collect();
     let of_modules: u64 = stayed().filter(|life| called(life).is_some()).map(|life| life.block.bytes).sum();

@@ -1,6 +1,6 @@
 //! The optimizer's first step: creation of its state, and temporaries of all parameters at once.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use memfit_patch::RecordedFacts;
 use memfit_recording::StackId;
@@ -9,6 +9,7 @@ use memfit_vocabulary::{Category, Cause, Lever, Phase};
 use super::{Finding, size};
 use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
+use crate::leaks::interval;
 use crate::origins::Role;
 use crate::timeline::Life;
 
@@ -67,6 +68,41 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
+/// Finds state that grows with each step, as L-BFGS keeps the directions of earlier steps.
+pub(super) fn growing_state(analysis: &Analysis<'_>) -> Option<Finding> {
+    let timeline = &analysis.timeline;
+    timeline.trouble.requested?;
+    let now = timeline.period_of(timeline.trouble.moment);
+    let mut by_step: BTreeMap<usize, (u64, StackId)> = BTreeMap::new();
+    for life in timeline.live().filter(|life| life.category == Category::Optimizer) {
+        let of_step = by_step.entry(timeline.period_of(life.block.born)).or_insert((0, life.block.stack));
+        of_step.0 += life.block.bytes;
+    }
+    let every = interval(by_step.keys().copied(), now)?;
+    let mut sizes: Vec<u64> = by_step.values().map(|(bytes, _)| *bytes).collect();
+    sizes.sort_unstable();
+    let typical = sizes[sizes.len() / 2];
+    // The first step creates the state that does not grow.
+    let grown = typical.saturating_mul(by_step.len() as u64);
+    let enough = grown * 4 >= timeline.trouble.allocated && analysis.enough(grown) == Some(true);
+    let each = if every > 1 { format!("one in {every} steps") } else { "each step".to_owned() };
+    let text = format!(
+        "{each} adds {} to the optimizer's state, {} after {} steps",
+        size(typical),
+        size(grown),
+        by_step.len()
+    );
+    let stack = by_step.last_key_value().map(|(_, (_, stack))| *stack);
+    let how = "the optimizer keeps something of each step (`LBFGS`: up to `history_size` of them, each as large as all parameters): keep it in host memory, or keep fewer, which changes the training";
+    Some(Finding {
+        cause: Cause::Leaking,
+        bytes: grown,
+        enough,
+        facts: vec![analysis.fact(text, grown, stack)],
+        fixes: vec![modelled_fix(analysis, Lever::HostOptimizerState, grown, how.to_owned(), Apply::ByHand(None))],
+    })
+}
+
 /// Returns `true` if the optimizer's own line keeps a copy of a gradient: the momentum of SGD begins as one.
 /// The copies that it computes with are not detached.
 fn keeps_copy(analysis: &Analysis<'_>, stack: StackId) -> bool {
@@ -97,14 +133,22 @@ fn remedies(analysis: &Analysis<'_>, foreach: bool, temporary: u64, requested: u
         }
         fixes.push(fix);
     };
-    add(
-        Lever::FusedOptimizer,
-        "`fused=True`: one kernel updates each parameter, without temporaries for all of them at once",
-    );
-    add(Lever::ForeachOff, "`foreach=False`: parameters are updated one at a time, with temporaries for one");
+    // Only PyTorch's own optimizers are known to have these options. Without stacks, it is likely one.
+    let of_torch = !timeline.origins.any()
+        || timeline.origins.get(stack.unwrap_or(timeline.trouble.stack)).operation.torch_optimizer;
+    if of_torch {
+        add(
+            Lever::FusedOptimizer,
+            "`fused=True`: one kernel updates each parameter, without temporaries for all of them at once",
+        );
+        add(
+            Lever::ForeachOff,
+            "`foreach=False`: parameters are updated one at a time, with temporaries for one",
+        );
+    }
     let eight = state + requested;
     // Fewer temporaries are an option of the optimizer, where they are enough.
-    if !foreach || state > 0 && analysis.enough(saves) != Some(true) {
+    if !foreach || !of_torch || state > 0 && analysis.enough(saves) != Some(true) {
         fixes.push(modelled_fix(
             analysis,
             Lever::HostOptimizerState,

@@ -3,12 +3,13 @@
 use memfit_allocator::{Divisions, Edit, ReplayConditions, Settings};
 use memfit_patch::RecordedFacts;
 use memfit_recording::StackId;
-use memfit_vocabulary::{Cause, Lever};
+use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::analysis::{Analysis, Replayed, SMALL_SHARE_DIVISOR, modelled_fix, replayed_fix};
 use crate::explanation::{Apply, Fact, Fix, Line};
 use crate::origins::Site;
+use crate::timeline::Life;
 
 pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let Some(requested) = analysis.timeline.trouble.requested else { return Vec::new() };
@@ -20,8 +21,14 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     findings.extend(settings(analysis));
     let there_was_room = analysis.missing.is_some_and(|missing| missing <= 0);
     findings.extend(pools(analysis, unused));
-    let fixes = remedies(analysis);
-    if there_was_room || fixes.iter().any(|fix| fix.fits == Some(true)) {
+    let mut fixes = remedies(analysis);
+    let delays = only_delays(analysis, requested, unused);
+    if delays {
+        for fix in fixes.iter_mut().filter(|fix| fix.fits == Some(true)) {
+            fix.fits = None;
+        }
+    }
+    if there_was_room || fixes.iter().any(|fix| fix.fits == Some(true)) || delays && !fixes.is_empty() {
         let held = trouble.reserved.saturating_sub(trouble.allocated);
         let text = format!(
             "{} were requested and {} were free, {} of them reserved by PyTorch: enough in total, but not in one piece",
@@ -29,16 +36,36 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
             size(unused),
             size(held)
         );
+        // If almost nothing is unused, fragmentation is not the cause: the GPU was nearly full.
+        let much = unused >= requested && unused >= limit / SMALL_SHARE_DIVISOR;
         findings.push(Finding {
             cause: Cause::Fragmented,
             bytes: held,
-            // If almost nothing is unused, fragmentation is not the cause: the GPU was nearly full.
-            enough: there_was_room && unused >= requested && unused >= limit / SMALL_SHARE_DIVISOR,
+            enough: there_was_room && much && !delays,
             facts: vec![analysis.fact(text, held, Some(trouble.stack))],
             fixes,
         });
     }
     findings
+}
+
+/// Minimum number of equal activations for them to be those of repeated layers.
+const MIN_LAYERS: usize = 2;
+
+/// Returns `true` if the free memory in one piece would only have delayed the error: the first forward pass
+/// keeps another tensor of the request's size for each layer, and what is left after the request is less than
+/// one of them. The next layer or the first gradient needs as much.
+fn only_delays(analysis: &Analysis<'_>, requested: u64, unused: u64) -> bool {
+    let timeline = &analysis.timeline;
+    let trouble = timeline.trouble;
+    if trouble.phase != Phase::Forward || timeline.has_phase(Phase::Backward) || analysis.without_graph() {
+        return false;
+    }
+    let same = |life: &&Life| {
+        life.category == Category::Activations
+            && life.requested_bytes().abs_diff(requested) <= requested / 64
+    };
+    timeline.live().filter(same).count() >= MIN_LAYERS && unused < requested.saturating_mul(2)
 }
 
 /// Name of the setting that does in the environment what `set_per_process_memory_fraction` does in a script.
@@ -225,8 +252,12 @@ fn stated_pools(analysis: &Analysis<'_>, unused: u64) -> Option<Finding> {
     let stacks = analysis.timeline.lives.iter().map(|life| life.block.stack);
     let (lever, apply) = pool_change(analysis, &analysis.sites(stacks));
     let fix = modelled_fix(analysis, lever, locked, LEND_POOLS.to_owned(), apply);
-    // Without the memory of the pools there was too little, and with it enough.
-    let enough = requested <= unused && requested > unused.saturating_sub(locked);
+    // Without the memory of the pools there was too little in one piece, and with it enough: the allocator
+    // could not reserve the request, and outside of the pools no block can have been large enough.
+    let trouble = analysis.timeline.trouble;
+    let elsewhere = trouble.reserved.saturating_sub(trouble.allocated).saturating_sub(locked);
+    let enough = requested <= locked && requested > elsewhere
+        || requested <= unused && requested > unused.saturating_sub(locked);
     Some(Finding {
         cause: Cause::PrivatePools,
         bytes: locked,
