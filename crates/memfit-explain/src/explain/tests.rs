@@ -10,6 +10,7 @@ use super::*;
 use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
 mod answers;
+mod kept;
 mod limits;
 mod recordings;
 mod requests;
@@ -435,9 +436,8 @@ fn pools_that_only_the_message_tells_of_are_the_cause_if_their_memory_was_missin
         on_card(&unwound(false), card, "").unwrap().cause
     };
     assert_eq!(cause(1 << 30), Cause::PrivatePools);
-    // There was free memory in addition to this one.
-    assert_eq!(cause(1 << 28), Cause::Fragmented);
-    assert_eq!(cause(1 << 29), Cause::Fragmented, "as much as was requested");
+    // There was free memory in addition to this one, or as much as was requested.
+    assert!([1 << 28, 1 << 29].map(cause).iter().all(|cause| *cause != Cause::PrivatePools));
 }
 
 /// Eight layers that a script calls one by one, each followed by an operation of its own on the same line.
@@ -582,8 +582,13 @@ impl Growing {
         self.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
     }
 
-    fn fail(mut self, stack: StackId, bytes: u64) -> Track {
-        let totals = self.totals();
+    fn fail(self, stack: StackId, bytes: u64) -> Track {
+        self.fail_beside(stack, bytes, 0)
+    }
+
+    /// Memory runs out although the allocator holds `unused` bytes in no block.
+    fn fail_beside(mut self, stack: StackId, bytes: u64, unused: u64) -> Track {
+        let totals = Totals { reserved: self.allocated + unused, ..self.totals() };
         self.track.add_moment(MomentKind::Oom(bytes), 0, stack, totals);
         self.track
     }

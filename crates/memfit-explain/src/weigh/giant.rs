@@ -64,7 +64,8 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let stacks = timeline.live().filter(of_kind).map(|life| life.block.stack).chain([timeline.trouble.stack]);
     let loss = stacks.into_iter().any(|stack| timeline.origins.get(stack).operation.loss);
     let mut facts = vec![analysis.fact(text, bytes, stack)];
-    let elsewhere = |kept: &StackId| timeline.origins.get(*kept).site().is_some_and(|site| sites.first() != Some(&site));
+    let elsewhere =
+        |kept: &StackId| timeline.origins.get(*kept).site().is_some_and(|site| sites.first() != Some(&site));
     if let Some(kept) = own.and(kept).filter(elsewhere) {
         facts.push(analysis.fact("one that is still allocated was made here", giant, Some(kept)));
     }

@@ -96,8 +96,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         );
         (Cause::GrowingCache, text)
     } else {
-        let text =
-            format!("{each} keeps {} more, {} after {steps} {parts}", size(per_time), size(bytes));
+        let text = format!("{each} keeps {} more, {} after {steps} {parts}", size(per_time), size(bytes));
         (Cause::Leaking, text)
     };
     let mut facts = vec![analysis.fact(text, bytes, stack)];
@@ -182,12 +181,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
 
 /// Number of tensors of a typical forward pass that stay, if the leaks are graphs that steps keep: many
 /// tensors of each step, and most of what its forward pass saved for the backward pass.
-fn kept_graph(
-    analysis: &Analysis<'_>,
-    leaks: &[Leak],
-    blocks: &HashSet<u32>,
-    now: usize,
-) -> Option<usize> {
+fn kept_graph(analysis: &Analysis<'_>, leaks: &[Leak], blocks: &HashSet<u32>, now: usize) -> Option<usize> {
     let timeline = &analysis.timeline;
     let period = |life: &Life| timeline.period_of(life.block.born);
     // Of the last complete periods, the one that keeps most: others may keep nothing, or be calls of another
@@ -227,9 +221,7 @@ fn kept_graph(
     // Without gradients, kept activations have no graph.
     let off = |life: &Life| {
         let sites = &timeline.origins.get(life.block.stack).user;
-        sites.iter().any(|site| {
-            analysis.code.is_without_grad(timeline.track.texts.get(site.file), site.line)
-        })
+        sites.iter().any(|site| analysis.code.is_without_grad(timeline.track.texts.get(site.file), site.line))
     };
     let sum = |of: &dyn Fn(&Life) -> bool| {
         let kept = timeline.live().filter(|life| blocks.contains(&life.index) && of(life));

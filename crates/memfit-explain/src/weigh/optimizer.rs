@@ -99,7 +99,13 @@ pub(super) fn growing_state(analysis: &Analysis<'_>) -> Option<Finding> {
         bytes: grown,
         enough,
         facts: vec![analysis.fact(text, grown, stack)],
-        fixes: vec![modelled_fix(analysis, Lever::HostOptimizerState, grown, how.to_owned(), Apply::ByHand(None))],
+        fixes: vec![modelled_fix(
+            analysis,
+            Lever::HostOptimizerState,
+            grown,
+            how.to_owned(),
+            Apply::ByHand(None),
+        )],
     })
 }
 

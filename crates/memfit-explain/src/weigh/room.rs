@@ -62,8 +62,7 @@ fn only_delays(analysis: &Analysis<'_>, requested: u64, unused: u64) -> bool {
         return false;
     }
     let same = |life: &&Life| {
-        life.category == Category::Activations
-            && life.requested_bytes().abs_diff(requested) <= requested / 64
+        life.category == Category::Activations && life.requested_bytes().abs_diff(requested) <= requested / 64
     };
     timeline.live().filter(same).count() >= MIN_LAYERS && unused < requested.saturating_mul(2)
 }
@@ -255,9 +254,9 @@ fn stated_pools(analysis: &Analysis<'_>, unused: u64) -> Option<Finding> {
     // Without the memory of the pools there was too little in one piece, and with it enough: the allocator
     // could not reserve the request, and outside of the pools no block can have been large enough.
     let trouble = analysis.timeline.trouble;
-    let elsewhere = trouble.reserved.saturating_sub(trouble.allocated).saturating_sub(locked);
-    let enough = requested <= locked && requested > elsewhere
-        || requested <= unused && requested > unused.saturating_sub(locked);
+    let held = trouble.reserved.saturating_sub(trouble.allocated);
+    let in_one_piece = locked <= held && requested <= locked && requested > held - locked;
+    let enough = in_one_piece || requested <= unused && requested > unused.saturating_sub(locked);
     Some(Finding {
         cause: Cause::PrivatePools,
         bytes: locked,

@@ -265,14 +265,6 @@ fn what_the_current_step_allocated_is_no_evidence_of_growth() {
     assert_eq!(leaks(&[0, 3, 8]), 0);
 }
 
-/// A run in which memory runs out although the allocator holds `unused` bytes in no block.
-fn fail_beside(run: Growing, stack: StackId, request: u64, unused: u64) -> Track {
-    let Growing { mut track, allocated, .. } = run;
-    let totals = Totals { allocated, reserved: allocated + unused, time_us: None };
-    track.add_moment(MomentKind::Oom(request), 0, stack, totals);
-    track
-}
-
 #[test]
 fn tensors_kept_for_nothing_are_blamed_before_the_fragments_between_them() {
     // A collection that grows by 64 MiB a step, beside more or fewer bytes in fragments.
@@ -286,7 +278,7 @@ fn tensors_kept_for_nothing_are_blamed_before_the_fragments_between_them() {
                 run.end_step(step);
             }
         }
-        let track = fail_beside(run, own, 200 * MIB, fragments * MIB);
+        let track = run.fail_beside(own, 200 * MIB, fragments * MIB);
         let explanation = explained(&track, Some((576 + fragments) * MIB), "").unwrap();
         assert_eq!(explanation.cause, cause, "{:?}", explanation.considered);
     }
@@ -297,7 +289,7 @@ fn tensors_kept_for_nothing_are_blamed_before_the_fragments_between_them() {
         run.alloc(placed, 256 * MIB, 256 * MIB);
         run.alloc(model, 256 * MIB, 256 * MIB);
         run.end_step(1);
-        let track = fail_beside(run, model, 256 * MIB, fragments * MIB);
+        let track = run.fail_beside(model, 256 * MIB, fragments * MIB);
         let explanation = explained(&track, Some(812 * MIB), "").unwrap();
         assert_eq!(explanation.cause, cause, "{:?}", explanation.considered);
     }
