@@ -1,6 +1,6 @@
 //! Detection of memory that each step leaves behind.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use memfit_recording::{NEVER, TextId};
 use memfit_vocabulary::Category;
@@ -56,10 +56,13 @@ pub(crate) fn leaks(timeline: &Timeline<'_>, limit: Option<u64>) -> Vec<Leak> {
     let mut leaks = Vec::new();
     let mut others = BTreeMap::new();
     let full_collections = full_collections(timeline, by_key.keys().copied(), now);
-    by_key.retain(|key, _| !full_collections.contains(key));
+    by_key.retain(|key, _| full_collections.get(key) != Some(&Full::Replaced));
+    let share = if timeline.by_rounds { MIN_ROUND_SHARE } else { MIN_STEP_SHARE };
     for (key, lives) in by_key {
-        match leak(key, &lives, now, if timeline.by_rounds { MIN_ROUND_SHARE } else { MIN_STEP_SHARE }) {
+        let is_full = full_collections.contains_key(&key);
+        match leak(key, &lives, now, (!is_full).then_some(share)) {
             Some(leak) => leaks.push(leak),
+            None if is_full => {}
             None => {
                 others.insert(key, lives);
             }
@@ -191,14 +194,39 @@ fn live_bytes_at(
     held
 }
 
-/// Lines that hold no more than many steps ago: their collection is full, and a new block replaces an old
-/// one.
-fn full_collections(timeline: &Timeline<'_>, keys: impl Iterator<Item = Key>, now: usize) -> HashSet<Key> {
-    let Some(from) = now.checked_sub(SAMPLES) else { return HashSet::new() };
-    let held = live_bytes_at(timeline, keys, &timeline.periods()[from..now], |key| key);
+/// A collection that holds no more than many steps ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Full {
+    /// New blocks replace old ones.
+    Replaced,
+    /// No block came or went: it is complete, or only one of many steps adds to it.
+    Unchanged,
+}
+
+/// Lines that hold no more than many steps ago.
+fn full_collections(
+    timeline: &Timeline<'_>,
+    keys: impl Iterator<Item = Key>,
+    now: usize,
+) -> HashMap<Key, Full> {
+    let Some(from) = now.checked_sub(SAMPLES) else { return HashMap::new() };
+    let ends = &timeline.periods()[from..now];
+    let held = live_bytes_at(timeline, keys, ends, |key| key);
     let is_full =
         |held: &[u64]| held.first().zip(held.last()).is_some_and(|(then, last)| *then > 0 && last <= then);
-    held.into_iter().filter(|(_, held)| is_full(held)).map(|(key, _)| key).collect()
+    let full = held.into_iter().filter(|(_, held)| is_full(held));
+    let mut full: HashMap<Key, Full> = full.map(|(key, _)| (key, Full::Unchanged)).collect();
+    let began = ends.first().copied().unwrap_or(0);
+    let freed = |life: &&Life| {
+        life.block.freed > began
+            && life.block.freed <= timeline.trouble.moment
+            && outlives_step(timeline, life)
+    };
+    for life in timeline.lives.iter().filter(freed) {
+        let key = Key { site: life.site, module: life.module(), category: life.category };
+        full.entry(key).and_modify(|full| *full = Full::Replaced);
+    }
+    full
 }
 
 /// Returns `true` if a block was live after the end of the step that allocated it.
@@ -235,7 +263,8 @@ pub(crate) fn interval(periods: impl Iterator<Item = usize>, now: usize) -> Opti
     regular.then_some(typical)
 }
 
-fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -> Option<Leak> {
+/// Leak of a line, if it left blocks in this share of the steps, or at intervals.
+fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: Option<(usize, usize)>) -> Option<Leak> {
     let mut per_period: HashMap<usize, u64> = HashMap::new();
     for (period, life) in lives {
         *per_period.entry(*period).or_default() += life.block.bytes;
@@ -244,11 +273,11 @@ fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -
     // If two or three models are trained alternately, only one of their steps may leave a block.
     let whole = now - first;
     let old = per_period.keys().filter(|period| **period < now).count();
-    let share = if old >= MANY_ROUNDS { MIN_STEP_SHARE } else { share };
+    let share = share.map(|share| if old >= MANY_ROUNDS { MIN_STEP_SHARE } else { share });
     if per_period.len() < MIN_STEPS || old < MIN_STEPS - 1 {
         return None;
     }
-    let often = (old * share.1 >= whole * share.0).then_some(1);
+    let often = share.filter(|share| old * share.1 >= whole * share.0).map(|_| 1);
     let every = often.or_else(|| interval(per_period.keys().copied(), now))?;
     let mut sizes: Vec<u64> =
         per_period.iter().filter(|(period, _)| **period < now).map(|(_, bytes)| *bytes).collect();

@@ -13,6 +13,7 @@ mod kept;
 mod options;
 mod pools;
 mod processes;
+mod results;
 mod upload;
 
 pub use blocks::BlockCall;

@@ -145,7 +145,7 @@ fn stored_in(scene: &Scene<'_>, body: &[Statement], names: &[&str]) -> Option<u3
 }
 
 /// The only function or method of a name.
-fn function_named<'s>(statements: &'s [Statement], name: &str) -> Option<&'s Statement> {
+pub(super) fn function_named<'s>(statements: &'s [Statement], name: &str) -> Option<&'s Statement> {
     let mut found: Vec<&Statement> = Vec::new();
     visit(statements, &mut |each| {
         if each.kind == StatementKind::Function && each.name.as_deref() == Some(name) {
@@ -164,7 +164,7 @@ fn parameters(function: &Statement) -> impl Iterator<Item = &str> {
 }
 
 /// Visits statements and those inside them.
-fn visit<'s>(statements: &'s [Statement], see: &mut impl FnMut(&'s Statement)) {
+pub(super) fn visit<'s>(statements: &'s [Statement], see: &mut impl FnMut(&'s Statement)) {
     for statement in statements {
         statement.visit(see);
     }

@@ -9,6 +9,7 @@ use memfit_source::{
 use memfit_vocabulary::Lever;
 
 use super::flow::{Hazard, METADATA, Origin, Uses, body_of, is_number, uses};
+use super::results::is_number_of_function;
 use super::{Change, Edits, Refusal, RemedyRequest};
 use crate::Why;
 use crate::code::{Code, Path, Scene, Script, Site};
@@ -18,7 +19,7 @@ pub(super) const HOST_METHODS: &[&str] = &["item", "cpu", "tolist", "numpy"];
 /// Methods that return a value without a graph.
 const GRAPHLESS_METHODS: &[&str] = &["item", "detach", "tolist", "numpy"];
 /// Container methods that store their argument.
-const STORING_METHODS: &[&str] = &["append", "appendleft", "add"];
+pub(super) const STORING_METHODS: &[&str] = &["append", "appendleft", "add"];
 /// Functions that create a new object.
 const CONSTRUCTORS: &[&str] = &[
     "list",
@@ -290,6 +291,12 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
     if let Some(object) = kept.values.iter().find(|value| is_object(script, kept.path.scope(), value)) {
         let object = script.slice(object.span);
         return Err(format!("`{object}` is an object that holds tensors, not a tensor"));
+    }
+    if let Some(number) =
+        kept.values.iter().find(|value| is_number_of_function(script, kept.path.scope(), value))
+    {
+        let number = script.slice(number.span);
+        return Err(format!("`{number}` may be a number, not a tensor"));
     }
     let uses = prove(scene, kept)?;
     if off_the_card && !kept.adds && uses.is_mixed {

@@ -153,6 +153,38 @@ fn an_object_that_holds_tensors_is_not_detached() {
 }
 
 #[test]
+fn a_number_that_a_function_returns_is_not_detached() {
+    for (body, is_number) in [
+        (
+            "    parts = []\n    for part in out:\n        parts.append((part > 0).sum().item())\n    return sum(parts) / 3\n",
+            true,
+        ),
+        ("    return (out > 0).float().mean().item()\n", true),
+        ("    total = 0.0\n    total += float(out.mean())\n    return total\n", true),
+        ("    return out.square().mean()\n", false),
+        (
+            "    count = len(out)\n    parts = [part.mean() for part in out]\n    return torch.stack(parts)\n",
+            false,
+        ),
+    ] {
+        let function = format!("\ndef fold(out):\n{body}");
+        for kept in ["history.append(fold(out))", "entry = fold(out)\n        history.append(entry)"] {
+            let text = training(kept, "") + &function;
+            let at = kept.lines().next().unwrap_or_default();
+            for lever in [Lever::ReleaseGraph, Lever::KeepOnCpu] {
+                let change = change_kept(&text, lever, &[at]);
+                if is_number {
+                    let why = refused(change);
+                    assert!(why.contains("may be a number, not a tensor"), "{body}: {why}");
+                } else {
+                    assert!(change.is_ok(), "{body}: {change:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_sum_that_a_backward_pass_goes_through_keeps_nothing() {
     for (after, kept) in
         [("print(total.item())", Some("total += out.mean()")), ("(total / 3).backward()", None)]
