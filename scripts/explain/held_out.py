@@ -5,9 +5,11 @@
 
 Each script of `scripts/explain/SET/` states in its docstring the true cause (`cause:`; several, separated by
 a bar, if any of them is right), a text on the line to blame (`line:`; several, separated by a bar; empty if
-no line is to blame) and, from the seventh set on, the right remedies (`remedy:`, names of levers). It runs on
-a virtual T4 with 3 GiB, once as a recording of `memfit run -o`, which also tries the first remedies, and, if
-it is a single process, once more for PyTorch's own snapshot. An answer counts as right if its cause is one
+no line is to blame) and, from the seventh set on, the right remedies (`remedy:`, names of levers); from the
+tenth set on, also remedies that would be false (`false:`, for readers only). It runs on a virtual T4 with
+3 GiB, once as a recording of `memfit run -o`, which also tries the first remedies, and, if it is a single
+process, once more for PyTorch's own snapshot. A script that writes a snapshot itself (`snapshot:`, the file's
+name) is explained from that alone. An answer counts as right if its cause is one
 that the script names; lines and remedies are counted separately, over the scripts that ran out of memory. A
 larger GPU always helps, and does not count as a remedy.
 """
@@ -43,19 +45,27 @@ class Script:
     lines: list[str]
     remedies: list[str]
     settings: str
+    snapshot: str = ""
 
     @staticmethod
     def read(path: Path) -> Script:
         facts = {}
         for line in path.read_text().split('"""')[1].splitlines():
             name, _, value = line.partition(":")
-            if name in ("cause", "line", "remedy", "settings"):
+            if name in ("cause", "line", "remedy", "settings", "snapshot"):
                 facts[name] = "|".join(filter(None, (facts.get(name), value.strip())))
 
         def several(name: str) -> list[str]:
             return [text.strip() for text in facts.get(name, "").split("|") if text.strip()]
 
-        return Script(path, several("cause"), several("line"), several("remedy"), facts.get("settings", ""))
+        return Script(
+            path,
+            several("cause"),
+            several("line"),
+            several("remedy"),
+            facts.get("settings", ""),
+            facts.get("snapshot", ""),
+        )
 
 
 @dataclass
@@ -109,6 +119,12 @@ def snapshots(scripts: list[Script], folder: Path) -> dict[str, dict[str, Any]]:
     """
     own = [script for script in scripts if not set(script.causes) & set(OUTSIDE)]
     for script in own:
+        pickle = folder / f"{script.path.stem}.pickle"
+        if script.snapshot:
+            call(["run", *CARD, "--no-prove", "--", sys.executable, str(script.path)], folder)
+            if (folder / script.snapshot).is_file():
+                (folder / script.snapshot).rename(pickle)
+            continue
         path = f"{script.path}" + (f"@{script.settings}" if script.settings else "")
         call(["run", *CARD, "--no-prove", "--", sys.executable, str(DRIVER), str(folder), path], folder)
     reports = {script.path.stem: explain(folder / f"{script.path.stem}.pickle") for script in own}
@@ -236,7 +252,7 @@ def main() -> None:
                     continue
                 snapshot = said.get(script.path.stem)
                 prove = not arguments.no_prove
-                recordings = not arguments.no_recordings
+                recordings = not arguments.no_recordings and not script.snapshot
                 rows.append(judge(name, script, snapshot, Path(folder), recordings, prove))
                 print(rows[-1], file=sys.stderr, flush=True)
         everything[name + arguments.suffix] = rows

@@ -36,8 +36,8 @@ pub(crate) fn findings(analysis: &Analysis<'_>, leaks: &[Leak]) -> Vec<Finding> 
     let mut findings = Vec::new();
     // In order from specific to general: the first sufficient one wins.
     findings.extend(growth::find(analysis, leaks));
-    findings.extend(optimizer::growing_state(analysis));
     findings.extend(models::find(analysis));
+    findings.extend(optimizer::growing_state(analysis));
     findings.extend(room::find(analysis));
     findings.extend(card::find(analysis));
     findings.extend(size::does_not_fit(analysis));

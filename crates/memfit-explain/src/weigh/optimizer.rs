@@ -78,16 +78,16 @@ pub(super) fn growing_state(analysis: &Analysis<'_>) -> Option<Finding> {
         let of_step = by_step.entry(timeline.period_of(life.block.born)).or_insert((0, life.block.stack));
         of_step.0 += life.block.bytes;
     }
-    let every = interval(by_step.keys().copied(), now)?;
+    // Parameters that are trained later, or another optimizer, get state in few steps.
+    interval(by_step.keys().copied(), now).filter(|every| *every == 1)?;
     let mut sizes: Vec<u64> = by_step.values().map(|(bytes, _)| *bytes).collect();
     sizes.sort_unstable();
     let typical = sizes[sizes.len() / 2];
     // The first step creates the state that does not grow.
     let grown = typical.saturating_mul(by_step.len() as u64);
     let enough = grown * 4 >= timeline.trouble.allocated && analysis.enough(grown) == Some(true);
-    let each = if every > 1 { format!("one in {every} steps") } else { "each step".to_owned() };
     let text = format!(
-        "{each} adds {} to the optimizer's state, {} after {} steps",
+        "each step adds {} to the optimizer's state, {} after {} steps",
         size(typical),
         size(grown),
         by_step.len()

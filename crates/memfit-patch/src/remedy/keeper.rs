@@ -4,12 +4,13 @@
 use memfit_source::{CallArgument, Expression, ExpressionKind as Kind, Statement, StatementKind};
 
 use super::kept::{HOST_METHODS, holds, prove, store, stores_from};
-use crate::code::{Code, Scene, Site};
+use crate::code::{Code, Scene, Script, Site};
 
 /// Maximum number of functions that a value is followed through.
 const MAX_CALLS: usize = 4;
 /// Methods of modules that register a hook.
-const REGISTERING_METHODS: &[&str] = &["register_forward_hook", "register_full_backward_hook"];
+const REGISTERING_METHODS: &[&str] =
+    &["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"];
 
 impl Code<'_> {
     /// Line that stores the value computed by one of these lines, whether or not it can be changed.
@@ -33,8 +34,7 @@ impl Code<'_> {
             script.facts.calls.iter().find_map(|call| {
                 let method = call.method.as_deref().unwrap_or_default();
                 let hook = call.arguments.first().filter(|_| REGISTERING_METHODS.contains(&method))?;
-                let name = script.slice(hook.value_span).rsplit('.').next()?;
-                let function = function_named(&script.statements, name)?;
+                let (name, function) = hook_function(script, script.slice(hook.value_span))?;
                 let names: Vec<&str> = parameters(function).collect();
                 let line = stored_in(&scene, &function.body, &names)?;
                 Some(Site { file: scene.file.to_owned(), line, function: name.to_owned() })
@@ -142,6 +142,26 @@ fn stored_in(scene: &Scene<'_>, body: &[Statement], names: &[&str]) -> Option<u3
         }
     });
     found
+}
+
+/// Function that a hook is, with its name: itself, the first argument of `partial(…)`, or the function that a
+/// call makes (`make_hook(name)`).
+fn hook_function<'s>(script: &'s Script, hook: &'s str) -> Option<(&'s str, &'s Statement)> {
+    let last_name = |path: &'s str| path.trim().rsplit('.').next();
+    let Some((callee, arguments)) = hook.split_once('(') else {
+        let name = last_name(hook)?;
+        return Some((name, function_named(&script.statements, name)?));
+    };
+    let callee = last_name(callee)?;
+    if callee == "partial" {
+        let name = last_name(arguments.split([',', ')']).next()?)?;
+        return Some((name, function_named(&script.statements, name)?));
+    }
+    let body = &function_named(&script.statements, callee)?.body;
+    let returned = body.iter().find(|each| each.kind == StatementKind::Return)?.values.first()?.name()?;
+    let is_made =
+        |each: &&Statement| each.kind == StatementKind::Function && each.name.as_deref() == Some(returned);
+    Some((returned, body.iter().find(is_made)?))
 }
 
 /// The only function or method of a name.

@@ -80,6 +80,40 @@ cam = Camera(model.features)
 }
 
 #[test]
+fn a_hook_that_a_function_makes_is_found() {
+    const MADE: &str = "\
+def watch(model, store):
+    def make(name):
+        def hook(module, args, output):
+            store[name].append(args[0].detach())
+        return hook
+
+    for name, module in model.named_modules():
+        module.register_forward_hook(make(name))
+
+watch(model, kept)
+";
+    const PARTIAL: &str = "\
+def keep(name, module, args, output):
+    kept[name].append(args[0].detach())
+
+for name, module in model.named_modules():
+    module.register_forward_pre_hook(functools.partial(keep, name))
+";
+    for (text, at, line) in [
+        (MADE, "watch(model, kept)", Some("store[name].append(args[0].detach())")),
+        (PARTIAL, "module.register", Some("kept[name].append(args[0].detach())")),
+        (&MADE.replace("return hook", "return print"), "watch(model, kept)", None),
+        (&MADE.replace("make(name))", "other(name))"), "watch(model, kept)", None),
+    ] {
+        let read = |file: &str| (file == FILE).then(|| text.to_owned());
+        let found = code_of(text, &[at], &read).storing_hook();
+        let found = found.and_then(|site| code_of(text, &[at], &read).line(&site.file, site.line));
+        assert_eq!(found.as_deref(), line, "{text}");
+    }
+}
+
+#[test]
 fn a_running_mean_loses_the_graph_of_what_it_is_computed_from() {
     let keeps = "gap = distance(out, y)\n        mean = 0.9 * mean + 0.1 * gap";
     let text = training(keeps, "print(float(mean))").replace("total = 0.0", "mean = 0.0");
