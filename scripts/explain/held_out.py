@@ -286,6 +286,13 @@ def page(known: dict[str, Any]) -> str:
         "  training waits for it forever.",
         "- After the fixes, the recordings and snapshots of the first run were explained again, and the eighth set was recorded with",
         "  `--no-prove`. Without further runs, fragmentation stays the cause where changing a setting is not enough.\n",
+        "The tenth and the eleventh set:\n",
+        "- They were first run with `--no-prove`, and explained again after the reasoning was improved on them.",
+        "- Six scripts of the tenth, `snapshot_…`, and `embedding_pages` of the eleventh write a snapshot themselves, as people do,",
+        "  and are explained from that alone.",
+        "- The sizes of scripts were chosen so that they run out of memory; the first lines of some answers were seen at that time.",
+        "- `snapshot_observer` and `previous_batch_mix` were written for two batches in memory, but their first step is already too",
+        "  large, and their labels say so.\n",
     ]
     tables = [table(name, [Row(**row) for row in rows]) for name, rows in sorted(known.items())]
     return "\n".join([*head, *tables])

@@ -2,7 +2,8 @@
 
 cause: first-step-surprise
 line: optimizer.step()|newton_schulz|zeros_like
-remedy: host-optimizer-state|8-bit-optimizer|bf16-optimizer-state|optimizer-in-backward|shard|adafactor|low-rank-gradients|by-parts
+remedy: host-optimizer-state|8-bit-optimizer|bf16-optimizer-state|optimizer-in-backward|shard|adafactor
+remedy: low-rank-gradients|by-parts
 false: foreach-off|fused-optimizer|no-grad|checkpointing|activation-offload|release-graph
 """
 

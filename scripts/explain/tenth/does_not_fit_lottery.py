@@ -3,7 +3,8 @@
 cause: does-not-fit
 line: loss.backward()|initial =|masks =
 remedy: shard|keep-on-cpu|pure-bf16|host-optimizer-state|lora|optimizer-in-backward
-false: checkpointing|micro-batch|smaller-batch|activation-offload|expandable-segments|fused-optimizer|foreach-off
+false: checkpointing|micro-batch|smaller-batch|activation-offload|expandable-segments|fused-optimizer
+false: foreach-off
 """
 
 import torch

@@ -3,7 +3,8 @@
 cause: evaluation-with-gradients|retained-graph
 line: network(window)|canvas[|sliding_window(
 remedy: no-grad|release-graph
-false: keep-on-cpu|checkpointing|activation-offload|micro-batch|smaller-batch|drop-variables|fused-optimizer|expandable-segments
+false: keep-on-cpu|checkpointing|activation-offload|micro-batch|smaller-batch|drop-variables
+false: fused-optimizer|expandable-segments
 """
 
 import itertools

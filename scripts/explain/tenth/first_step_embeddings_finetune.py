@@ -2,7 +2,8 @@
 
 cause: first-step-surprise
 line: optimizer.step()
-remedy: foreach-off|fused-optimizer|8-bit-optimizer|adafactor|host-optimizer-state|bf16-optimizer-state|optimizer-in-backward|low-rank-gradients|shard|lora
+remedy: foreach-off|fused-optimizer|8-bit-optimizer|adafactor|host-optimizer-state|bf16-optimizer-state
+remedy: optimizer-in-backward|low-rank-gradients|shard|lora
 false: no-grad|checkpointing|activation-offload|release-graph|drop-variables|micro-batch|smaller-batch
 """
 

@@ -3,7 +3,8 @@
 cause: first-step-surprise|leaking
 line: optimizer.step(
 remedy: host-optimizer-state|shard
-false: foreach-off|fused-optimizer|no-grad|checkpointing|activation-offload|release-graph|keep-on-cpu|drop-variables|8-bit-optimizer
+false: foreach-off|fused-optimizer|no-grad|checkpointing|activation-offload|release-graph|keep-on-cpu
+false: drop-variables|8-bit-optimizer
 """
 
 import torch

@@ -2,7 +2,8 @@
 
 cause: first-step-surprise
 line: torch.eye|state["left"]|optimizer.step()|self.precondition
-remedy: host-optimizer-state|8-bit-optimizer|bf16-optimizer-state|adafactor|low-rank-gradients|shard|optimizer-in-backward
+remedy: host-optimizer-state|8-bit-optimizer|bf16-optimizer-state|adafactor|low-rank-gradients|shard
+remedy: optimizer-in-backward
 false: foreach-off|fused-optimizer|no-grad|checkpointing|activation-offload|release-graph|drop-variables
 """
 
@@ -13,7 +14,7 @@ from torch import nn
 
 class Shampoo(torch.optim.Optimizer):
     def __init__(self, params, lr=1e-3, momentum=0.9, eps=1e-4, every=20):
-        super().__init__(params, dict(lr=lr, momentum=momentum, eps=eps, every=every))
+        super().__init__(params, {"lr": lr, "momentum": momentum, "eps": eps, "every": every})
 
     @torch.no_grad()
     def step(self):

@@ -3,7 +3,8 @@
 cause: giant-request
 line: F.unfold|unfold(
 remedy: by-parts
-false: no-grad|checkpointing|fused-optimizer|release-graph|drop-variables|expandable-segments|activation-offload
+false: no-grad|checkpointing|fused-optimizer|release-graph|drop-variables|expandable-segments
+false: activation-offload
 """
 
 import argparse

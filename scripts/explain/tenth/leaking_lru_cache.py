@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def alibi(heads, length, device):
     slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, device=device) / heads)
     distance = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]

@@ -3,7 +3,8 @@
 cause: retained-graph|evaluation-with-gradients
 line: img_list.append|netG(fixed_noise)
 remedy: no-grad|release-graph
-false: keep-on-cpu|checkpointing|micro-batch|drop-variables|fused-optimizer|expandable-segments|activation-offload
+false: keep-on-cpu|checkpointing|micro-batch|drop-variables|fused-optimizer|expandable-segments
+false: activation-offload
 """
 
 import torch

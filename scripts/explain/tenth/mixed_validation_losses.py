@@ -3,7 +3,8 @@
 cause: retained-graph|evaluation-with-gradients
 line: val_losses.append|val_loss = |criterion(model(
 remedy: no-grad|release-graph
-false: keep-on-cpu|checkpointing|activation-offload|micro-batch|drop-variables|fused-optimizer|expandable-segments
+false: keep-on-cpu|checkpointing|activation-offload|micro-batch|drop-variables|fused-optimizer
+false: expandable-segments
 """
 
 import torch

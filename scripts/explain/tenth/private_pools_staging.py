@@ -3,7 +3,8 @@
 cause: private-pools
 line: MemPool()|use_mem_pool
 remedy: pool-on-oom
-false: checkpointing|micro-batch|no-grad|fused-optimizer|activation-offload|release-graph|keep-on-cpu|drop-variables
+false: checkpointing|micro-batch|no-grad|fused-optimizer|activation-offload|release-graph|keep-on-cpu
+false: drop-variables
 """
 
 import torch

@@ -3,7 +3,8 @@
 cause: retained-graph|evaluation-with-gradients
 line: buffer.add|self.values.append|self.logprobs.append|agent.act|agent(obs)
 remedy: no-grad|release-graph
-false: keep-on-cpu|checkpointing|micro-batch|drop-variables|fused-optimizer|expandable-segments|activation-offload
+false: keep-on-cpu|checkpointing|micro-batch|drop-variables|fused-optimizer|expandable-segments
+false: activation-offload
 """
 
 import torch

@@ -39,7 +39,7 @@ def run_cell(number, code):
 
 try:
     for cell, lr in enumerate([1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6]):
-        run_cell(cell, lambda: Trainer(lr).fit(20))
+        run_cell(cell, lambda lr=lr: Trainer(lr).fit(20))
 except torch.OutOfMemoryError as error:
     print(error)
     torch.cuda.memory._dump_snapshot("notebook.pickle")

@@ -2,7 +2,8 @@
 
 cause: too-big
 line: self.layers(x)|density, colour = |torch.cat([x, skip]|F.relu(layer(x))
-remedy: checkpointing|micro-batch|smaller-batch|activation-offload|autocast-bf16|autocast-fp16|activation-budget
+remedy: checkpointing|micro-batch|smaller-batch|activation-offload|autocast-bf16|autocast-fp16
+remedy: activation-budget
 false: no-grad|drop-variables|keep-on-cpu|release-graph|fused-optimizer
 """
 

@@ -2,7 +2,8 @@
 
 cause: too-big
 line: model(adv)|F.cross_entropy(model(|block(x)|self.body(|logits = model(
-remedy: micro-batch|smaller-batch|checkpointing|activation-offload|autocast-bf16|activation-budget|train-only
+remedy: micro-batch|smaller-batch|checkpointing|activation-offload|autocast-bf16|activation-budget
+remedy: train-only
 false: no-grad|release-graph|drop-variables|keep-on-cpu
 """
 

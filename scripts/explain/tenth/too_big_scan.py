@@ -2,7 +2,8 @@
 
 cause: too-big
 line: h = decay[:, t] * h|h = |states.append|decay = |drive =
-remedy: checkpointing|micro-batch|smaller-batch|activation-offload|shorter-sequences|autocast-bf16|activation-budget
+remedy: checkpointing|micro-batch|smaller-batch|activation-offload|shorter-sequences|autocast-bf16
+remedy: activation-budget
 false: release-graph|keep-on-cpu|no-grad|drop-variables|preallocate
 """
 

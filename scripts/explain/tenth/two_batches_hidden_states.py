@@ -7,7 +7,6 @@ false: no-grad|release-graph|keep-on-cpu|fused-optimizer
 """
 
 from dataclasses import dataclass
-from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,7 @@ from torch import nn
 
 @dataclass
 class ModelOutput:
-    loss: Optional[torch.Tensor]
+    loss: torch.Tensor | None
     logits: torch.Tensor
     hidden_states: tuple
 

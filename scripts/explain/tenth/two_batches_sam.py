@@ -2,7 +2,8 @@
 
 cause: two-batches-alive|too-big
 line: logits, features = model(|features = |model(images)
-remedy: drop-variables|checkpointing|micro-batch|smaller-batch|activation-offload|autocast-bf16|activation-budget
+remedy: drop-variables|checkpointing|micro-batch|smaller-batch|activation-offload|autocast-bf16
+remedy: activation-budget
 false: no-grad|release-graph|keep-on-cpu|fused-optimizer
 """
 
