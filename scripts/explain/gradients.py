@@ -280,7 +280,7 @@ def write(known: dict[str, list[dict[str, Any]]]) -> None:
         "smaller sizes. Losses, gradients, module outputs and printed numbers must agree: relative differences of up to",
         f"{TOLERANCE:g} count as rounding. The script's docstring has the details.\n",
         "The remedies of the ninth set are from before one of them was fixed: the edit that fails called `detach` on an object that",
-        "contains tensors.\n",
+        "contains tensors. Those of the tenth set are from before another one was fixed, which called `detach` on a number.\n",
         f"Python {platform.python_version()}. Sets not tried: {', '.join(sorted(set(sets()) - set(known))) or 'none'}.\n",
         *summary(rows),
         "",

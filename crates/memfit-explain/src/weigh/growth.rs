@@ -124,8 +124,12 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         facts[0].lines.iter().any(|known| known.line == site.line && known.file == site.file)
     };
     let of_module = stack.is_some_and(|stack| timeline.origins.get(stack).caller.is_some());
-    let by_hook =
-        || Some(("a hook keeps what modules take or return", analysis.code.storing_hook().filter(|_| of_module)?));
+    let by_hook = || {
+        Some((
+            "a hook keeps what modules take or return",
+            analysis.code.storing_hook().filter(|_| of_module)?,
+        ))
+    };
     let keeper = analysis.code.keeper(&places).map(|site| ("this line keeps it", site));
     if let Some((text, keeper)) = keeper.or_else(by_hook).filter(|(_, keeper)| !is_named(keeper)) {
         let memfit_patch::Site { file, line, function } = keeper;

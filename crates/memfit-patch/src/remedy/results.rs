@@ -9,9 +9,9 @@ use crate::code::Script;
 /// Methods and functions that return a Python number, or a list of them.
 const NUMBERS: &[&str] = &["item", "tolist", "float", "int", "len"];
 
-/// Returns `true` if a value, or what a variable of the scope may be, is what a function of the file returns,
-/// and the source shows that this is a number: it is computed with `.item()` or `float(…)`, or from a variable
-/// that such numbers go into.
+/// Returns `true` if a value is what a function of the file returns, or a variable of the scope that may be
+/// that, and the source shows that it is a number: it is computed with `.item()` or `float(…)`, or from a
+/// variable that such numbers go into.
 pub(super) fn is_number_of_function(script: &Script, scope: &[Statement], value: &Expression) -> bool {
     let Some(variable) = value.name() else { return returns_number(script, value) };
     let mut found = false;

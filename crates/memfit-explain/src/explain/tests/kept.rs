@@ -1,5 +1,5 @@
-//! What steps keep: at intervals, with graphs of several kinds, in the optimizer; and errors that free memory in
-//! one piece would only delay.
+//! What steps keep: at intervals, with graphs of several kinds, in the optimizer; and errors that free memory
+//! in one piece would only delay.
 
 use super::*;
 
