@@ -165,8 +165,11 @@ fn place(line: &CodeLine) -> String {
 
 /// A line with its function.
 pub(super) fn in_function(line: &CodeLine) -> String {
-    let function = if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
-    format!("{}{function}", place(line))
+    match line.function.as_str() {
+        // Lines that were found in the source alone have no function.
+        "" | "<module>" => place(line),
+        function => format!("{} in {function}", place(line)),
+    }
 }
 
 fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
@@ -347,6 +350,21 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
                 places => format!("in {places} other places"),
             };
             let _ = writeln!(out, "  {:>SIZE$}    {:>SIZE$}  {}", "", size(rest), paint(DIM, &what));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_outside_of_functions_names_none() {
+        for (function, told) in [("", "train.py:3"), ("<module>", "train.py:3"), ("fit", "train.py:3 in fit")]
+        {
+            let line =
+                CodeLine { file: "train.py".to_owned(), line: 3, function: function.to_owned(), text: None };
+            assert_eq!(in_function(&line), told);
         }
     }
 }
