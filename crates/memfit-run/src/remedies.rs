@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use memfit_channel::ValuePolicy;
 use memfit_devices::Bytes;
 use memfit_explain::{Apply, Explanation, Fix};
+use memfit_report::text::size;
 use memfit_report::wire::{Exception, ExplainFix, FixProof, Verdict};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
@@ -187,6 +188,11 @@ pub(crate) fn prove(
         {
             // No diff is shown with which the script fails.
             fix.apply = Apply::ByHand(Some(failure(exception)));
+        }
+        if let (Verdict::Fits, Apply::Card(_)) = (verdict, &fix.apply) {
+            // What was known when memory ran out was less.
+            let used = size(facts.peak().device_upper);
+            fix.how = format!("a GPU with {used} or more (`memfit gpus` lists all)");
         }
         let setting = matches!(fix.apply, Apply::Environment(..));
         diagnosis.record(index, FixProof { verdict, steps: facts.steps(), peak: facts.peak() });

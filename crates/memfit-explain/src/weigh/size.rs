@@ -22,6 +22,30 @@ fn state(analysis: &Analysis<'_>) -> u64 {
     })
 }
 
+/// What does not depend on the batch, and what of it a training creates later.
+fn of_the_model(analysis: &Analysis<'_>) -> String {
+    let of = |category| analysis.timeline.sum(|life| life.category == category);
+    let (gradients, optimizer) = (of(Category::Gradients), of(Category::Optimizer));
+    let mut names = vec!["parameters"];
+    names.extend((gradients > 0).then_some("gradients"));
+    names.extend((optimizer > 0).then_some("optimizer state"));
+    let (last, others) = names.split_last().unwrap_or((&"", &[]));
+    let listed =
+        if others.is_empty() { (*last).to_owned() } else { format!("{} and {last}", others.join(", ")) };
+    let text = match state(analysis) {
+        0 => "none are parameters".to_owned(),
+        bytes => format!("{} are {listed}", size(bytes)),
+    };
+    // A first forward pass that saves activations belongs to a training.
+    let first = !analysis.timeline.has_phase(Phase::Backward) && !saw_whole_steps(analysis);
+    if gradients > 0 || optimizer > 0 || !first || analysis.without_graph() {
+        return text;
+    }
+    format!(
+        "{text}. A training adds gradients, as large as the parameters that it trains, and the optimizer's state, twice as large with Adam"
+    )
+}
+
 /// Checks whether the model's own state exceeds the GPU.
 pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     let timeline = &analysis.timeline;
@@ -78,21 +102,30 @@ const CARD_SIZES_GIB: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 
 fn larger_gpu(analysis: &Analysis<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
     let gib = CARD_SIZES_GIB.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
-    let timeline = &analysis.timeline;
-    // The first step creates the optimizer's state, so that the second may need more than the first.
-    let steady = timeline.steps_at(timeline.trouble.moment) >= 2;
-    let rest = if steady {
-        ""
+    let how = if saw_whole_steps(analysis) {
+        format!("a GPU with {gib} GiB or more (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)")
     } else {
-        ", for what was there when memory ran out; what a whole step needs is unknown"
+        let trouble = &analysis.timeline.trouble;
+        format!(
+            "a GPU with more than {}, which were needed when memory ran out; what a whole step needs is unknown: `memfit cards -- COMMAND` finds the smallest GPU on which the script fits",
+            size(trouble.allocated + trouble.requested.unwrap_or(0))
+        )
     };
-    let how = format!(
-        "a GPU with {gib} GiB or more{rest} (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)"
-    );
     let saves = analysis.short().unwrap_or(0);
     let fix = modelled_fix(analysis, Lever::LargerGpu, saves, how, Apply::Card(gib << 30));
-    let fits = fix.fits.filter(|fits| steady || !fits);
-    Fix { fits, ..fix }
+    for_whole_steps(analysis, fix)
+}
+
+/// Returns `true` if the needs of a whole step are known: the first one creates the optimizer's state, so that
+/// the second may need more.
+fn saw_whole_steps(analysis: &Analysis<'_>) -> bool {
+    analysis.timeline.steps_at(analysis.timeline.trouble.moment) >= 2
+}
+
+/// A remedy that is enough for the request may not be enough for the rest of a step that is unknown.
+fn for_whole_steps(analysis: &Analysis<'_>, fix: Fix) -> Fix {
+    let known = saw_whole_steps(analysis);
+    Fix { fits: fix.fits.filter(|fits| known || !fits), ..fix }
 }
 
 fn shard(analysis: &Analysis<'_>, parameters: u64) -> Fix {
@@ -113,12 +146,11 @@ pub(super) fn too_big(analysis: &Analysis<'_>, leaks: &[Leak]) -> Finding {
     let activations =
         |life: &Life| matches!(life.category, Category::Activations | Category::Temporary | Category::Inputs);
     let of_batch = timeline.sum(activations) + requested;
-    let of_state = state(analysis);
     let text = format!(
-        "{}. Of the tensors and this request, {} grow with the batch and {} are parameters, gradients and optimizer state",
+        "{}. Of the tensors and this request, {} grow with the batch and {}",
         shortfall(analysis, requested),
         size(of_batch),
-        size(of_state)
+        of_the_model(analysis)
     );
     let stacks = analysis.stacks(timeline.live().filter(|life| activations(life)));
     let mut facts = vec![analysis.fact(text, trouble.allocated, Some(analysis.failing_stack()))];
@@ -228,7 +260,7 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
     ));
     let room = analysis.timeline.trouble.allocated + analysis.timeline.trouble.requested.unwrap_or(0);
     fixes.push(larger_gpu(analysis, room + room / 2));
-    fixes
+    fixes.into_iter().map(|fix| for_whole_steps(analysis, fix)).collect()
 }
 
 /// Lines of one forward pass that call blocks with activations inside, and the bytes that would not be kept.

@@ -241,9 +241,17 @@ pub(super) fn fixes(
     }
     if fixes.len() > shown {
         let others = others.unwrap_or("`--format json`");
-        let text = format!("and {} more: {others}{}", fixes.len() - shown, insufficient(&fixes[shown..]));
+        let hidden = &fixes[shown..];
+        let text = format!("and {} more: {others}{}{}", hidden.len(), larger(hidden), insufficient(hidden));
         out.push_str(&canvas.wrapped("     ", DIM, &text));
     }
+}
+
+/// The memory that a run on a larger GPU used.
+fn larger(fixes: &[ExplainFix]) -> String {
+    let confirmed = fixes.iter().filter(|fix| fix.card.is_some() && fix.fits == Some(true));
+    let used = confirmed.filter_map(|fix| fix.proof).map(|proof| proof.peak.device_upper).next();
+    used.map_or_else(String::new, |bytes| format!("; a run on a larger GPU used at most {}", size(bytes)))
 }
 
 /// The remedies with which runs also ran out of memory.
