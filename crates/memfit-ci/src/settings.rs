@@ -101,7 +101,7 @@ impl ScriptsError {
                 "give each its own: `[[tool.memfit.ci.scripts]]`, `name = \"large\"`, `command = \"python train.py --large\"`"
             }
             Self::NoScripts => {
-                "list them: `[tool.memfit.ci]`, `gpus = [\"t4\"]`, `scripts = [\"python train.py\"]`; `docs/ci.md` shows all settings"
+                "name scripts and GPUs in pyproject.toml: `[tool.memfit.ci]`, `gpus = [\"t4\"]`, `scripts = [\"python train.py\"]`"
             }
         }
     }

@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+mod assumed;
 mod calibrate;
 mod canvas;
 mod cards;

@@ -7,7 +7,7 @@ use memfit_plan::{Batches, Given, Host, expected, propose};
 use memfit_report::text;
 use memfit_report::wire::{
     LoaderBatch, LoaderDataset, LoaderHost, LoaderMeasured, LoaderReport, LoaderSample, LoaderSettings,
-    LoaderVerdict, Problem, RunReport, schema,
+    LoaderVerdict, Problem, RunReport, Verdict, schema,
 };
 use memfit_run::{Home, Machine};
 
@@ -82,8 +82,24 @@ fn empty(ran: RunReport) -> LoaderReport {
     }
 }
 
+/// Reason why the steps of a script that runs out of memory have no time.
+fn out_of_memory(ran: &RunReport) -> Option<Problem> {
+    let oom = ran.oom.as_ref().filter(|_| ran.verdict == Verdict::Oom)?;
+    let place = oom.stack.first().map_or_else(String::new, |place| format!(", at {place}"));
+    Some(Problem {
+        kind: "out-of-memory".to_owned(),
+        message: format!(
+            "The script runs out of memory on this GPU in step {}{place}, so the time of a step is unknown.",
+            oom.step
+        ),
+        hint: Some(
+            "name a larger GPU, or pass a smaller batch; `memfit run` shows what fills the memory".to_owned(),
+        ),
+    })
+}
+
 fn report(ran: RunReport, loader: &Loader, trials: &[LoaderTrial]) -> LoaderReport {
-    let failed = ran.problem.clone();
+    let failed = ran.problem.clone().or_else(|| out_of_memory(&ran));
     let steps = ran.steps;
     let mut report = empty(ran);
     report.dataset = LoaderDataset { class: loader.dataset.clone(), items: loader.items };

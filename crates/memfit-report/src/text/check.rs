@@ -160,7 +160,7 @@ fn summary(report: &Report, fixed: usize) -> String {
             let _ = writeln!(text, "`--fix --unsafe-fixes` fixes {more} of them.");
         }
         (safe, more) => {
-            let _ = writeln!(text, "`--fix` fixes {safe} of them, `--unsafe-fixes` {more} more.");
+            let _ = writeln!(text, "`--fix` fixes {safe} of them, `--fix --unsafe-fixes` {more} more.");
         }
     }
     text

@@ -25,13 +25,20 @@ pub fn data_loader(report: &LoaderReport, canvas: Canvas) -> String {
     parts(report, canvas, &mut out);
     table(report, own, canvas, &mut out);
     if let Some(proposed) = &report.proposed {
-        let _ = writeln!(out, "\n{}", paint(BOLD, "Proposed"));
+        // Without the time of a step, the fastest loader need not be the right one.
+        let head = match report.verdict {
+            LoaderVerdict::Unknown => {
+                format!("Fastest on this host, which has {} processors", count(report.host.processors))
+            }
+            _ => "Proposed".to_owned(),
+        };
+        let _ = writeln!(out, "\n{}", paint(BOLD, &head));
         let text = if same(own, proposed) { "as the script has it".to_owned() } else { arguments(proposed) };
         out.push_str(&canvas.wrapped("  ", ADVICE, &text));
         out.push_str(&canvas.wrapped("  ", DIM, &outcome(report, proposed)));
     }
     if !report.advice.is_empty() {
-        let _ = writeln!(out, "\n{}", paint(BOLD, "To know"));
+        let _ = writeln!(out, "\n{}", paint(BOLD, "Notes"));
         for advice in &report.advice {
             out.push_str(&canvas.wrapped("  - ", DIM, advice));
         }

@@ -195,6 +195,8 @@ pub(super) fn fixes(
         let enough = match (fix.fits, fix.evidence) {
             (Some(true), Proof::Run) => "enough: confirmed by a run",
             (Some(true), Proof::Replayed | Proof::Modelled) => "enough for this request",
+            // The sentence about the run follows.
+            (Some(false), Proof::Run) if fix.proof.is_some() => "not enough",
             (Some(false), Proof::Run) => "not enough: confirmed by a run",
             (Some(false), Proof::Replayed | Proof::Modelled) => "not enough by itself",
             (None, _) if fix.card.is_none() => "unknown whether enough",

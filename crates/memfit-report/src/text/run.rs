@@ -6,8 +6,9 @@ use anstyle::{AnsiColor, Style};
 use memfit_explain::Release;
 use memfit_vocabulary::{Category, Phase, Remark};
 
+use super::assumed::{self, times};
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{coverable, covered, not_covered, not_run, steps, without_folder};
+use super::coverage::{coverable, covered, not_covered, not_run, steps};
 use super::explain::in_function;
 use super::growth::Growth;
 use super::moment::{forward_pass, moment};
@@ -110,8 +111,11 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     ));
     if !report.fixes.is_empty() {
         let _ = writeln!(out, "\n  {}", paint(BOLD, super::explain::REMEDIES));
-        let others = report.recording.as_ref().map(|recording| format!("`memfit explain {recording}`"));
-        super::explain::fixes(out, &report.fixes, MAX_FIXES, others.as_deref(), canvas);
+        let others = match &report.recording {
+            Some(recording) => format!("`memfit explain {recording}`"),
+            None => "`memfit explain` shows them for a recording (`-o run.memfit`)".to_owned(),
+        };
+        super::explain::fixes(out, &report.fixes, MAX_FIXES, Some(&others), canvas);
     }
 }
 
@@ -399,7 +403,10 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("not modelled", &refused.join(dot));
     }
     for value in &report.fidelity.values {
-        fact("assumed", &format!("{} ({}{})", value.call, times(value.count), at_lines(&value.lines)));
+        fact("assumed", &assumed::value(value));
+    }
+    if let Some(result) = assumed::tested(&report.fidelity) {
+        fact("tested", &result);
     }
     // Modelled parts are already marked next to their figures.
     for remark in report.fidelity.remarks().filter(|remark| remark.id != Remark::Outside.id()) {
@@ -478,23 +485,6 @@ fn step(time: &Time, dot: &str) -> Option<String> {
 /// Step time below which the Python code of the training loop and its libraries matters: it takes
 /// milliseconds per step.
 const SMALL_STEP_MS: f64 = 5.0;
-
-/// The first of the lines that read a value, without its folder, and the number of other lines.
-fn at_lines(lines: &[String]) -> String {
-    let Some(first) = lines.first() else {
-        return String::new();
-    };
-    let line = without_folder(first);
-    match lines.len() - 1 {
-        0 => format!(", at {line}"),
-        1 => format!(", at {line} and 1 other line"),
-        others => format!(", at {line} and {others} other lines"),
-    }
-}
-
-fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{count} times") }
-}
 
 /// Next steps for the user, most useful first.
 fn advice(report: &RunReport) -> Vec<String> {
