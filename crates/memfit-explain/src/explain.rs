@@ -85,6 +85,9 @@ fn unknown(track: &Track, has_periods: bool) -> Vec<String> {
     without.into_iter().chain(track.unknown.iter().map(ToString::to_string)).collect()
 }
 
+/// Remedies that reduce what is kept for a backward pass.
+const REDUCE_GRAPH: [Lever; 3] = [Lever::Checkpointing, Lever::ActivationOffload, Lever::MicroBatch];
+
 /// Ranks the remedies of all findings. Criteria in order: sufficient; asked for by the cause; same training
 /// results; applicable automatically; no other machine and little time; largest savings.
 fn rank_fixes(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
@@ -106,6 +109,11 @@ fn rank_fixes(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
         // The others only delay the error, unless the step that failed is too large as well.
         let enough = fixes.iter().any(|(of_cause, fix)| *of_cause && fix.fits == Some(true));
         fixes.retain(|(of_cause, fix)| *of_cause || !enough && !matches!(fix.apply, Apply::Card(_)));
+    }
+    let ends_graph = |(of_cause, fix): &(bool, Fix)| *of_cause && fix.fits != Some(false);
+    if cause == Cause::EvaluationWithGradients && fixes.iter().any(ends_graph) {
+        // Without the graph, nothing is left that they could reduce.
+        fixes.retain(|(of_cause, fix)| *of_cause || !REDUCE_GRAPH.contains(&fix.lever));
     }
     fixes.sort_by_key(|(of_cause, fix)| {
         let enough = match fix.fits {

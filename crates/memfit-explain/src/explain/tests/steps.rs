@@ -106,6 +106,11 @@ fn a_line_that_no_backward_pass_follows_evaluates_whatever_its_functions_name() 
     // The recording shows that `learn` does not train on it.
     let fix = explanation.fixes.iter().find(|fix| fix.lever == Lever::NoGrad).unwrap();
     assert_eq!(added(fix), ["@torch.no_grad()"]);
+    // Without the graph, nothing is left to recompute, to offload or to accumulate.
+    let others: Vec<Lever> = explanation.fixes.iter().map(|fix| fix.lever).collect();
+    let of_graphs = [Lever::Checkpointing, Lever::ActivationOffload, Lever::MicroBatch];
+    assert!(!others.iter().any(|lever| of_graphs.contains(lever)), "{others:?}");
+    assert!(others.contains(&Lever::SmallerBatch), "{others:?}");
 }
 
 #[test]
