@@ -2,6 +2,8 @@
 
 # Rounds of the busiest optimizer, beyond the requested steps, after which one that does not step is ignored.
 MAX_IDLE_ROUNDS = 8
+# Key of updates that the script makes without an optimizer of PyTorch's.
+BY_HAND = "by hand"
 
 
 class StepCounter:
@@ -19,7 +21,9 @@ class StepCounter:
         self._retired = 0
 
     def appeared(self, key):
-        """Add an optimizer that was created."""
+        """Add an optimizer that was created. Its steps are counted instead of updates by hand."""
+        self._counts.pop(BY_HAND, None)
+        self._last_round.pop(BY_HAND, None)
         self._counts.setdefault(key, 0)
         self._last_round.setdefault(key, self.rounds)
 

@@ -3,6 +3,7 @@
 import weakref
 
 from . import channel
+from .by_hand import UpdatesByHand
 from .identity import ByIdentity
 from .inputs import first_dimension
 
@@ -21,6 +22,9 @@ class Passes:
         self._failed = None
         self._largest_since = 0
         self._counts = ByIdentity()
+        self.by_hand = UpdatesByHand(session)
+        # Set if `nn.DataParallel` runs the model on several GPUs.
+        self._copies_to_all = False
         # If several models take turns, the first one that is called again marks the round.
         self._leader = None
 
@@ -30,6 +34,14 @@ class Passes:
         clock = watch.clock() if watch is not None else None
         if clock is not None:
             channel.send("pass", clock=clock)
+
+    def began(self, model):
+        """Record that a pass of a whole model begins, and remark on one that is copied to several GPUs."""
+        self.by_hand.called(model)
+        if not self._copies_to_all and isinstance(model, self.session.torch.nn.DataParallel):
+            self._copies_to_all = len(model.device_ids) > 1
+            if self._copies_to_all:
+                channel.remark("data-parallel")
 
     def called(self, model, arguments):
         """Record the arguments of a model."""

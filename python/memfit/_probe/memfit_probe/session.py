@@ -79,8 +79,6 @@ class Session:
         self.peaks = last_words.Peaks(self)
         self.checkpoints = checkpoints.Checkpoints(torch)
         self.calls_seen = CallsSeen()
-        # Set if `nn.DataParallel` runs the model on several GPUs.
-        self.copies_to_all = False
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
         # Set in a process that is forked for each try, and with synthetic data.
@@ -226,6 +224,7 @@ class Session:
                 return original(*args, **kwargs)
             if self.planned is not None:
                 args = self._begin_backward(args, kwargs.get("accumulate_grad", True))
+            self.passes.by_hand.count()
             if not self.had_backward:
                 self.had_backward = True
                 self._note_copies()
@@ -235,6 +234,8 @@ class Session:
             finally:
                 if self.planned is not None and before != codes.BACKWARD:
                     self.planned.facts.division.backward_ends()
+                if kwargs.get("accumulate_grad", True):
+                    self.passes.by_hand.backward_ended()
                 # Within a step (LBFGS calls a closure), or within another backward pass (reentrant
                 # checkpoints), that phase continues.
                 watch.phase(before if before in (codes.OPTIMIZER, codes.BACKWARD) else codes.OTHER)
@@ -327,18 +328,14 @@ class Session:
             before = self.phase_before_step.pop(key, codes.OTHER)
             self.watch.phase(before if before == codes.BACKWARD else codes.OTHER)
         if not self.graphs.captures(optimizer):
-            self._completed(self.steps.stepped(key))
+            self.completed(self.steps.stepped(key))
 
     @guarded
     def stepped(self, optimizer):
         """Record that a captured step has run."""
-        self._completed(self.steps.stepped(id(optimizer)))
+        self.completed(self.steps.stepped(id(optimizer)))
 
-    def abandon_steps(self):
-        """Reset pending steps when a forward pass begins, since a step may have ended with an exception."""
-        self.stepping.clear()
-
-    def _completed(self, complete):
+    def completed(self, complete):
         if complete > self.reported:
             self.reported = complete
             self._send_step(complete)
@@ -373,12 +370,10 @@ class Session:
 
     @guarded
     def forward_began(self, module):
-        self.abandon_steps()
+        # A step may have ended with an exception.
+        self.stepping.clear()
         self.calls_seen.record()
-        if not self.copies_to_all and isinstance(module, self.torch.nn.DataParallel):
-            self.copies_to_all = len(module.device_ids) > 1
-            if self.copies_to_all:
-                channel.remark("data-parallel")
+        self.passes.began(module)
         if self.planned is not None:
             self.planned.forward_begins(module)
         if not module.training:
@@ -402,6 +397,7 @@ class Session:
     def _at_exit(self):
         if not self.ended and self.pid == os.getpid():
             self.oom.report_uncaught()
+            self.passes.by_hand.count()
             self._send_done("exit")
             if self.had_backward:
                 # The autograd threads release Python objects after `backward` has returned. If one needs the
