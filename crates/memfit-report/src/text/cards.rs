@@ -36,7 +36,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     }
     let replayed = report.rows.iter().filter(|row| row.evidence == CardEvidence::Replayed).count();
     let tried = format!(
-        "{} {} of the script in {:.1} s; {replayed} of {} verdicts follow from runs on GPUs of the same compute capability",
+        "{} {} of the script in {:.1} s; {replayed} of {} verdicts follow from runs without a memory limit on a GPU of the same compute capability",
         report.runs,
         if report.runs == 1 { "run" } else { "runs" },
         report.wall_s,

@@ -268,7 +268,12 @@ fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
     row("device at most", &|run| size(run.peak.device_upper));
     row("reserved", &|run| size(run.peak.reserved));
     row("allocated", &|run| size(run.peak.allocated));
-    for category in categories(baseline, after) {
+    let categories = categories(baseline, after);
+    if !categories.is_empty() {
+        // Categories are those of one moment; what is reserved may be highest at another.
+        row("at that moment", &|_| String::new());
+    }
+    for category in categories {
         row(category.name(), &|run| {
             run.at_peak.as_ref().map_or("?".to_owned(), |at_peak| size(at_peak.by_category.get(category)))
         });
