@@ -49,7 +49,7 @@ def row(what: str, result: dict[str, Any]) -> str:
     peak = result["peak"]
     sizes = f"{mebibytes(peak['allocated'])} | {mebibytes(peak['reserved'])}" if peak else " | "
     held = ", ".join(f"{name} {mebibytes(value)}" for name, value in result["expected"].items())
-    remarks = result["problems"] or ["as it should be"]
+    remarks = result["problems"] or ["passes"]
     if result["assumptions"]:
         remarks = [*remarks, "assumed: " + ", ".join(result["assumptions"])]
     return f"| {what} | {result['card']} | {sizes} | {held} | {'; '.join(remarks)} |"
@@ -65,8 +65,8 @@ def page(found: dict[str, Any], python: str) -> str:
 Written by `make libraries` ({datetime.date.today()}; torch {base["torch"]}, Python {base["python"]}). Each row is a
 training script of `workloads/libraries/` that does not use memfit, run by `memfit run` for {STEPS} optimizer steps
 on the named GPU. {good} of {len(every)} rows pass: the script ran, no call was refused, and the bytes at the peak equal
-those that the script computes from shapes and data types (fifth column: parameters, and optimizer state in most rows).
-The peaks were not compared with anything. Sizes are in MiB. *Assumed* counts values that only a GPU can compute.
+those that the script computes from shapes and data types (column *from shapes*: parameters, and optimizer state in most rows).
+The peaks were not compared with anything. Sizes are in MiB. *Assumed* lists values that only a GPU can compute.
 
 To run a row again: `python scripts/tables/libraries.py --only WORDS`; each row's command line is in
 [libraries.toml](../scripts/tables/libraries.toml), the versions in
@@ -85,7 +85,7 @@ To run a row again: `python scripts/tables/libraries.py --only WORDS`; each row'
 
 {", ".join(f"{name} {version}" for name, version in named.items())}
 
-| | card | allocated | reserved | by arithmetic | |
+| | GPU | allocated | reserved | from shapes | |
 |---|---|---|---|---|---|
 """ + "\n".join([*rows, ""])
     return text

@@ -219,9 +219,9 @@ fn rule(optimizer: &str) -> &'static str {
     }
 }
 
-/// A number with three significant digits.
+/// A number with three significant digits; a whole number without decimals.
 fn number(value: f64) -> String {
-    if value >= 100.0 {
+    if value >= 100.0 || value.fract() == 0.0 {
         format!("{value:.0}")
     } else if value >= 10.0 {
         format!("{value:.1}")
@@ -233,6 +233,12 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_have_no_decimals() {
+        let shown = [32.0, 7.0, 212.4, 32.56, 7.125].map(number);
+        assert_eq!(shown, ["32", "7", "212", "32.6", "7.12"]);
+    }
 
     /// Deterministic normal random numbers: a linear congruential generator and the Box–Muller transform.
     struct Normal(u64);
