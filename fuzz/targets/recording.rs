@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut packer = zstd::Encoder::new(&mut file, -5).expect("memory can be written to");
     packer.write_all(&content).expect("memory can be written to");
     packer.finish().expect("memory can be written to");
-    if let Ok((recording, _)) = Recording::read_far(&file[..], Limits { bytes: 16 << 20 }) {
+    if let Ok((recording, _)) = Recording::read_until_fault(&file[..], Limits { bytes: 16 << 20 }) {
         judge::judge(recording, &judge::plain());
     }
 });

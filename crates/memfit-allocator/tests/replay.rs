@@ -57,7 +57,7 @@ proptest! {
         let live: u64 = tracked.track.blocks().iter().filter(|block| block.freed == u32::MAX).map(|block| block.bytes).sum();
         prop_assert_eq!(live as i64, stats.allocated_bytes.all.current);
         // The reserved bytes at the end are those of the live spans.
-        let last = tracked.track.now();
+        let last = tracked.track.next_moment();
         let reserved: u64 = tracked.track.spans.iter().filter(|span| span.is_live_at(last)).map(|span| span.bytes).sum();
         prop_assert_eq!(reserved as i64, stats.reserved_bytes.all.current);
         let failures = tracked.track.moments().iter().filter(|moment| matches!(moment.kind, MomentKind::Oom(_))).count();

@@ -46,9 +46,9 @@ pub(crate) fn perform(
     let run = RunDir::from_env().and_then(|run_dir| Setup::read(&run_dir).ok());
     let mut seen = Seen::nothing(run.is_some_and(|setup| !setup.cards.is_empty()));
     printer.remark("measuring the GPU; nothing else should run on it (one to two minutes)");
-    let mut one = [Measuring::one_card(&interpreter.executable)?];
+    let mut one = [Measuring::one_gpu(&interpreter.executable)?];
     seen.follow(&mut one, &gpu)?;
-    let ranks = seen.cards().min(MAX_RANKS);
+    let ranks = seen.gpu_count().min(MAX_RANKS);
     if ranks > 1 {
         printer.remark(&format!("measuring communication between {ranks} GPUs"));
         let mut all = (0..ranks)
@@ -62,7 +62,9 @@ pub(crate) fn perform(
         seen.gaps.push(Gap { what: "communicators, links between GPUs".to_owned(), why });
     }
     seen.driver = LocalGpu::driver();
-    let card = seen.card()?;
-    let known = catalogue.find(&card.name).map_err(|_| CliError::UnknownCard { name: card.name.clone() })?;
+    let described = seen.gpu()?;
+    let known = catalogue
+        .find(&described.name)
+        .map_err(|_| CliError::UnknownCard { name: described.name.clone() })?;
     Ok(Measured { calibration: seen.conclude(known)?, known: known.clone() })
 }

@@ -226,7 +226,7 @@ impl Roles {
 
 /// Returns `true` if anything was recorded beyond the blocks in use at one moment.
 pub(crate) fn has_history(track: &Track) -> bool {
-    first_event(track) < track.now()
+    first_event(track) < track.next_moment()
 }
 
 /// First moment after the allocations that represent memory already in use at the beginning.
@@ -242,7 +242,7 @@ fn first_event(track: &Track) -> u32 {
         }
         left -= u64::from(matches!(moment.kind, MomentKind::Alloc(_)));
     }
-    track.now()
+    track.next_moment()
 }
 
 fn trouble(track: &Track, device: u8, roles: &Roles) -> Option<Trouble> {

@@ -87,7 +87,7 @@ pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &
             )
         });
     }
-    let mut borne: Vec<&Given> = usable.iter().copied().filter(|one| bears(one, batches, host)).collect();
+    let mut borne: Vec<&Given> = usable.iter().copied().filter(|one| fits_host(one, batches, host)).collect();
     borne.sort_by_key(|one| one.workers);
     let best = borne.iter().copied().min_by(|a, b| a.batch_ms.total_cmp(&b.batch_ms))?;
     let enough = card_ms.and_then(|card| borne.iter().copied().find(|one| keeps_up(one, card)));
@@ -147,7 +147,8 @@ fn prefetch(workers: u64, batches: &Batches, period_ms: f64) -> u64 {
     (1 + meanwhile.div_ceil(workers)).clamp(PREFETCH_RANGE.0, PREFETCH_RANGE.1)
 }
 
-fn bears(one: &Given, batches: &Batches, host: &Host) -> bool {
+/// Returns `true` if the host's memory, and its shared memory, hold the batches that the workers load ahead.
+fn fits_host(one: &Given, batches: &Batches, host: &Host) -> bool {
     let ahead = one.workers * PREFETCH_RANGE.0 * batches.bytes;
     one.workers == 0
         || (ahead <= host.shared_memory / LIMIT_DIVISOR && ahead + one.memory <= host.memory / LIMIT_DIVISOR)

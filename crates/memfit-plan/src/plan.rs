@@ -16,7 +16,7 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batches_per_step: Option<u64>,
     /// Loader batches in one optimizer step (gradient accumulation).
-    #[serde(default = "one")]
+    #[serde(default = "default_accumulate")]
     pub accumulate: u64,
     /// How the training is spread over several GPUs; `None` for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ pub struct Expected {
     pub step_ms: Option<f64>,
 }
 
-const fn one() -> u64 {
+const fn default_accumulate() -> u64 {
     1
 }
 

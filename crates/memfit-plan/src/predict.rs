@@ -66,12 +66,12 @@ fn unhidden_ns(bytes: u64, link: f64) -> u64 {
 pub(crate) struct Model {
     large: Sample,
     small: Option<Sample>,
-    /// Bytes needed beyond the prediction, by measured micro-batch size.
-    more: BTreeMap<u64, i64>,
+    /// Correction of the prediction in bytes, by measured micro-batch size.
+    corrections: BTreeMap<u64, i64>,
     /// Milliseconds of a step without recomputation, by number of micro-batches.
-    known: BTreeMap<u64, f64>,
+    step_times: BTreeMap<u64, f64>,
     /// Ratio of recomputation time to the blocks' forward time.
-    again: f64,
+    recompute_ratio: f64,
 }
 
 /// Plausible range of that ratio.
@@ -86,11 +86,11 @@ impl Model {
         });
         // A run that ended before its time was measured says nothing about it.
         let time = |sample: &Sample| Some((sample.pieces, sample.outcome.peak.step_ms?));
-        let known = small.iter().chain(std::iter::once(&large)).filter_map(time).collect();
+        let step_times = small.iter().chain(std::iter::once(&large)).filter_map(time).collect();
         // The line is exact at its own two sizes, whatever is learned at others.
-        let more =
+        let corrections =
             small.iter().chain(std::iter::once(&large)).map(|sample| (sample.micro_batch, 0)).collect();
-        Self { large, small, more, known, again: 1.0 }
+        Self { large, small, corrections, step_times, recompute_ratio: 1.0 }
     }
 
     /// Value at a micro-batch size on the line through the two runs.
@@ -127,18 +127,18 @@ impl Model {
     }
 
     /// Bytes outside of the blocks: parameters, the loss, fragmentation, the context.
-    fn rest(&self, micro_batch: u64) -> u64 {
-        let rest = |sample: &Sample| {
+    fn outside_blocks(&self, micro_batch: u64) -> u64 {
+        let outside = |sample: &Sample| {
             let kept: u64 = sample.training.blocks.iter().map(|block| block.kept).sum();
             sample.outcome.peak.device_upper.saturating_sub(kept) as f64
         };
-        (self.line(micro_batch, rest) as i64 + self.bias(micro_batch)).max(0) as u64
+        (self.line(micro_batch, outside) as i64 + self.correction(micro_batch)).max(0) as u64
     }
 
-    /// Correction of the line, interpolated between the nearest measured sizes.
-    fn bias(&self, micro_batch: u64) -> i64 {
-        let below = self.more.range(..=micro_batch).next_back();
-        let above = self.more.range(micro_batch..).next();
+    /// Correction of the prediction in bytes, interpolated between the nearest measured sizes.
+    fn correction(&self, micro_batch: u64) -> i64 {
+        let below = self.corrections.range(..=micro_batch).next_back();
+        let above = self.corrections.range(micro_batch..).next();
         match (below, above) {
             (Some((low, at_low)), Some((high, at_high))) if high > low => {
                 let share = (micro_batch - low) as f64 / (high - low) as f64;
@@ -152,12 +152,12 @@ impl Model {
     /// Milliseconds of a step without recomputation: interpolated between measured numbers of micro-batches,
     /// or extrapolated from the last two.
     fn step_ms(&self, pieces: u64) -> f64 {
-        let below = self.known.range(..=pieces).next_back();
-        let above = self.known.range(pieces..).next();
+        let below = self.step_times.range(..=pieces).next_back();
+        let above = self.step_times.range(pieces..).next();
         let (from, to) = match (below, above) {
             (Some(low), Some(high)) if high.0 > low.0 => (low, high),
             (Some((_, exact)), Some(_)) => return *exact,
-            (Some(last), None) => match self.known.range(..last.0).next_back() {
+            (Some(last), None) => match self.step_times.range(..last.0).next_back() {
                 Some(before) => (before, last),
                 None => return *last.1,
             },
@@ -174,7 +174,7 @@ impl Model {
 
     /// Lower bound in milliseconds: the time with fewer micro-batches.
     fn least_ms(&self, pieces: u64) -> f64 {
-        self.known.range(..=pieces).map(|(_, time)| *time).fold(0.0, f64::max).min(self.step_ms(pieces))
+        self.step_times.range(..=pieces).map(|(_, time)| *time).fold(0.0, f64::max).min(self.step_ms(pieces))
     }
 
     /// Prediction for a micro-batch size, if a treatment of the blocks fits.
@@ -186,7 +186,7 @@ impl Model {
         budget: u64,
     ) -> Option<Prediction> {
         let blocks = self.blocks(micro_batch, ways);
-        let choice = choose(&blocks, self.rest(micro_batch), budget)?;
+        let choice = choose(&blocks, self.outside_blocks(micro_batch), budget)?;
         Some(self.prediction(micro_batch, pieces, choice))
     }
 
@@ -199,43 +199,43 @@ impl Model {
             .collect();
         let again = blocks.iter().zip(&fates).filter(|(_, fate)| **fate == Fate::Recompute);
         let extra_ns = again.map(|(block, _)| block.recompute_ns).sum();
-        let peak = crate::choose::peak(&blocks, &fates, self.rest(micro_batch));
+        let peak = crate::choose::peak(&blocks, &fates, self.outside_blocks(micro_batch));
         self.prediction(micro_batch, pieces, Choice { fates, extra_ns, peak })
     }
 
     fn prediction(&self, micro_batch: u64, pieces: u64, choice: Choice) -> Prediction {
         let extra_ms = choice.extra_ns as f64 * pieces as f64 / 1e6;
-        let step_ms = self.step_ms(pieces) + extra_ms * self.again;
-        let least_ms = self.least_ms(pieces) + extra_ms * self.again.min(1.0);
+        let step_ms = self.step_ms(pieces) + extra_ms * self.recompute_ratio;
+        let least_ms = self.least_ms(pieces) + extra_ms * self.recompute_ratio.min(1.0);
         Prediction { micro_batch, pieces, choice, step_ms, least_ms }
     }
 
     /// Returns `true` if a step with this number of micro-batches was measured.
     pub(crate) fn was_timed(&self, pieces: u64) -> bool {
-        self.known.contains_key(&pieces)
+        self.step_times.contains_key(&pieces)
     }
 
     /// Records the time of a step without recomputation.
     pub(crate) fn record_time(&mut self, pieces: u64, step_ms: f64) {
-        self.known.insert(pieces, step_ms);
+        self.step_times.insert(pieces, step_ms);
     }
 
     /// Corrects the model by a run's result.
     pub(crate) fn learn(&mut self, prediction: &Prediction, device_upper: u64, step_ms: Option<f64>) {
-        let before = self.bias(prediction.micro_batch);
-        self.more
+        let before = self.correction(prediction.micro_batch);
+        self.corrections
             .insert(prediction.micro_batch, before + device_upper as i64 - prediction.choice.peak as i64);
         let Some(step_ms) = step_ms else { return };
         let pieces = prediction.pieces;
         let extra_ms = prediction.choice.extra_ns as f64 * pieces as f64 / 1e6;
-        match self.known.get(&pieces) {
+        match self.step_times.get(&pieces) {
             Some(known) if extra_ms > 0.0 => {
-                self.again =
+                self.recompute_ratio =
                     ((step_ms - known) / extra_ms).clamp(*RECOMPUTE_RATIO.start(), *RECOMPUTE_RATIO.end());
             }
             Some(_) => {}
             None => {
-                self.known.insert(pieces, (step_ms - extra_ms * self.again).max(0.0));
+                self.step_times.insert(pieces, (step_ms - extra_ms * self.recompute_ratio).max(0.0));
             }
         }
     }

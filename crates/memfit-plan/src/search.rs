@@ -247,7 +247,7 @@ impl<'a, T: Trial> Search<'a, T> {
         if let Some(best) = &best {
             self.report_offload(&best.clone());
             self.report_harmful(&training)?;
-            advice.extend(of_harm(&best.candidate));
+            advice.extend(harm_advice(&best.candidate));
         }
         self.report_considered(best.as_ref());
         let limit = match &best {
@@ -363,7 +363,7 @@ impl<'a, T: Trial> Search<'a, T> {
 }
 
 /// Describes levers that do more harm to the training results than others.
-fn of_harm(plan: &Candidate) -> Option<String> {
+fn harm_advice(plan: &Candidate) -> Option<String> {
     let harmful = |lever: &Lever| lever.harm() > Harm::Digits;
     let levers: Vec<Lever> = plan.settings.iter().map(|setting| setting.lever).filter(harmful).collect();
     let worst = levers.iter().map(|lever| lever.harm()).max()?;

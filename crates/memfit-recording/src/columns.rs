@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 
 use crate::RecordingError;
 
-const fn damaged(why: &'static str) -> RecordingError {
+/// Error of a file that is not a valid recording.
+pub(crate) const fn damaged(why: &'static str) -> RecordingError {
     RecordingError::Damaged { why, at: None }
 }
 
@@ -109,7 +110,7 @@ impl<R: Read> ColumnReader<R> {
     }
 
     /// Reads a number that fits into 32 bits.
-    pub(crate) fn small(&mut self) -> Result<u32, RecordingError> {
+    pub(crate) fn number_u32(&mut self) -> Result<u32, RecordingError> {
         u32::try_from(self.number()?).map_err(|_| damaged("a number is too large"))
     }
 

@@ -16,6 +16,7 @@ pub use write::RecordingWriter;
 
 use std::io::{Read, Write};
 
+use crate::columns::damaged;
 use crate::snapshot::Problem;
 use crate::{NEVER, Recording, RecordingError};
 
@@ -71,15 +72,15 @@ impl Recording {
         Ok(())
     }
 
-    /// Reads an untrusted recording. Any fault in it is an error.
+    /// Reads an untrusted recording. A fault in it is an error.
     pub fn read(from: impl Read, limits: Limits) -> Result<Self> {
-        let (recording, error) = Self::read_on(from, limits)?;
+        let (recording, error) = Self::read_with_error(from, limits)?;
         error.map_or(Ok(recording), Err)
     }
 
-    /// Reads a recording up to its first fault, which is returned among the problems.
-    pub fn read_far(from: impl Read, limits: Limits) -> Result<(Self, Vec<Problem>)> {
-        let (mut recording, error) = Self::read_on(from, limits)?;
+    /// Reads an untrusted recording up to its first fault, which is returned as a problem.
+    pub fn read_until_fault(from: impl Read, limits: Limits) -> Result<(Self, Vec<Problem>)> {
+        let (mut recording, error) = Self::read_with_error(from, limits)?;
         if let Some(error) = &error {
             for track in &mut recording.tracks {
                 track.unknown.push(crate::Unknown::Rest { why: error.to_string() });
@@ -89,37 +90,35 @@ impl Recording {
     }
 }
 
-fn damaged(why: &'static str) -> RecordingError {
-    RecordingError::Damaged { why, at: None }
-}
-
 /// Encodes `None` as 0, every other value plus one.
-fn optional(value: Option<u64>) -> u64 {
+fn encode_optional(value: Option<u64>) -> u64 {
     value.map_or(0, |value| value.saturating_add(1))
 }
 
 /// Encodes [`NEVER`] as 0, every other index plus one.
-fn index(value: u32) -> u64 {
-    optional((value != NEVER).then_some(u64::from(value)))
+fn encode_index(value: u32) -> u64 {
+    encode_optional((value != NEVER).then_some(u64::from(value)))
 }
 
-fn from_optional(value: u64) -> Option<u64> {
+/// Decodes a value that [`encode_optional`] encoded.
+fn decode_optional(value: u64) -> Option<u64> {
     value.checked_sub(1)
 }
 
-fn from_index(value: u64) -> Result<u32> {
-    from_optional(value).map_or(Ok(NEVER), small)
+/// Decodes an index that [`encode_index`] encoded.
+fn decode_index(value: u64) -> Result<u32> {
+    decode_optional(value).map_or(Ok(NEVER), to_u32)
 }
 
-fn small(value: u64) -> Result<u32> {
+fn to_u32(value: u64) -> Result<u32> {
     u32::try_from(value).map_err(|_| damaged("a number is too large"))
 }
 
-fn short(value: u64) -> Result<u16> {
+fn to_u16(value: u64) -> Result<u16> {
     u16::try_from(value).map_err(|_| damaged("a number is too large"))
 }
 
-fn device(value: u64) -> Result<u8> {
+fn to_device(value: u64) -> Result<u8> {
     u8::try_from(value).map_err(|_| damaged("a device's number is too large"))
 }
 

@@ -306,7 +306,7 @@ impl Builder {
 
     fn enter(&mut self, place: EventContext) {
         let index = self.track.calls.len() as u32;
-        let began = self.track.now();
+        let began = self.track.next_moment();
         let module = self.text(place.module);
         let open = self.open.entry(place.thread).or_default();
         let parent = open.last().copied().unwrap_or(NEVER);
@@ -317,7 +317,7 @@ impl Builder {
 
     fn exit(&mut self, place: EventContext) {
         let Some(index) = self.open.get_mut(&place.thread).and_then(Vec::pop) else { return };
-        self.track.calls[index as usize].ended = self.track.now();
+        self.track.calls[index as usize].ended = self.track.next_moment();
         self.moment(MomentKind::Exit(index));
     }
 

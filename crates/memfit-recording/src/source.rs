@@ -73,7 +73,7 @@ fn layer(
     let whole = BufReader::with_capacity(DETECTION_BYTES, Cursor::new(start.clone()).chain(reader));
     match Format::detect(&start) {
         Format::Recording => {
-            let (recording, problems) = Recording::read_far(whole, limits.recording)?;
+            let (recording, problems) = Recording::read_until_fault(whole, limits.recording)?;
             Ok((Source::Recording(Box::new(recording)), problems))
         }
         Format::Pickle => {

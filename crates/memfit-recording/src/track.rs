@@ -330,7 +330,7 @@ impl Track {
     }
 
     /// Index of the next moment.
-    pub const fn now(&self) -> u32 {
+    pub const fn next_moment(&self) -> u32 {
         self.moments.len() as u32
     }
 
@@ -355,26 +355,26 @@ impl Track {
 
     /// Adds a block that is allocated now and returns its index. Its step follows from the moments before it.
     pub fn alloc(&mut self, block: &Block, totals: Totals) -> u32 {
-        let index = self.blocks.push(&Block { born: self.now(), ..*block });
+        let index = self.blocks.push(&Block { born: self.next_moment(), ..*block });
         self.add_moment(MomentKind::Alloc(index), block.device, block.stack, totals);
         index
     }
 
     /// Adds the free of a block.
     pub fn free(&mut self, index: u32, device: u8, stack: StackId, totals: Totals) -> u32 {
-        self.blocks.set_freed(index, self.now());
+        self.blocks.set_freed(index, self.next_moment());
         self.add_moment(MomentKind::Free(index), device, stack, totals)
     }
 
     /// Adds the completion of a block's free.
     pub fn complete(&mut self, index: u32, device: u8, totals: Totals) -> u32 {
-        self.blocks.set_completed(index, self.now());
+        self.blocks.set_completed(index, self.next_moment());
         self.add_moment(MomentKind::FreeCompleted(index), device, StackId::NONE, totals)
     }
 
     /// Ends the lifetime of a block whose free was not logged. Adds no moment.
     pub fn lose(&mut self, index: u32) {
-        self.blocks.set_freed(index, self.now());
+        self.blocks.set_freed(index, self.next_moment());
     }
 
     /// Adds reserved memory and returns the span's index.
@@ -382,14 +382,14 @@ impl Track {
         let index = self.spans.len() as u32;
         let kind =
             if span.expandable { MomentKind::SegmentMap(index) } else { MomentKind::SegmentAlloc(index) };
-        self.spans.push(Span { born: self.now(), freed: NEVER, ..span });
+        self.spans.push(Span { born: self.next_moment(), freed: NEVER, ..span });
         self.add_moment(kind, span.device, stack, totals);
         index
     }
 
     /// Adds the release of a segment.
     pub fn release(&mut self, index: u32, device: u8, stack: StackId, totals: Totals) {
-        let now = self.now();
+        let now = self.next_moment();
         if let Some(span) = self.spans.get_mut(index as usize) {
             span.freed = now;
         }
@@ -399,7 +399,7 @@ impl Track {
     /// Unmaps a part of an expandable segment. The remainders of the affected spans continue as new spans.
     /// `live` holds the indices of live spans by device and address.
     pub fn unmap(&mut self, live: &mut BTreeMap<(u8, u64), u32>, gone: Span, stack: StackId, totals: Totals) {
-        let (device, start, now) = (gone.device, gone.address, self.now());
+        let (device, start, now) = (gone.device, gone.address, self.next_moment());
         let end = start.saturating_add(gone.bytes);
         let first =
             live.range((device, 0)..=(device, start)).next_back().map_or(start, |((_, address), _)| *address);
@@ -440,7 +440,7 @@ impl Track {
         time_us: Option<u64>,
     ) -> u32 {
         let index = self.ranges.len() as u32;
-        self.ranges.push(NamedRange { name, source, thread, began: self.now(), ended: NEVER });
+        self.ranges.push(NamedRange { name, source, thread, began: self.next_moment(), ended: NEVER });
         self.add_moment(
             MomentKind::RangeBegin(index),
             0,
@@ -452,7 +452,7 @@ impl Track {
 
     /// Ends a range of the program.
     pub fn end_range(&mut self, index: u32, time_us: Option<u64>) {
-        let now = self.now();
+        let now = self.next_moment();
         if let Some(range) = self.ranges.get_mut(index as usize) {
             range.ended = now;
         }

@@ -12,7 +12,7 @@ use crate::facts::{Facts, may_affect_memory};
 use crate::older;
 use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
-use crate::traceback::{MESSAGE_PREFIX, handled, raising_source, summary, user_line};
+use crate::traceback::{MESSAGE_PREFIX, handled_error, raising_source, summary, user_line};
 
 /// Maximum changes that are listed.
 const MAX_CHANGES: usize = 3;
@@ -49,7 +49,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
         (None, Some((place, source))) => format!("{} at `{source}` ({place})", exception.r#type),
         (None, None) => exception.r#type.clone(),
     };
-    let failed = match handled(&exception.traceback) {
+    let failed = match handled_error(&exception.traceback) {
         Some(first) => format!("{failed} (raised while the script handled {first})"),
         None => failed,
     };

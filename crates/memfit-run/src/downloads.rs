@@ -8,7 +8,7 @@ use crate::{output, traceback};
 /// The problem of a download that failed.
 pub(crate) fn problem(given: Given<'_>, exception: &Exception) -> Option<Problem> {
     let said = traceback::summary(&exception.message);
-    if !output::UNREACHED.iter().any(|text| exception.message.contains(text)) {
+    if !output::UNREACHABLE_HOST.iter().any(|text| exception.message.contains(text)) {
         return None;
     }
     let place =

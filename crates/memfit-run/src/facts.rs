@@ -13,9 +13,9 @@ use memfit_report::remarks::{Note, Stake, assumption_text};
 use memfit_report::wire::{AssumedValue, AtPeak, CallCount, Coverage, DeviceInfo, Exception, GpuPeak, Peak};
 use memfit_vocabulary::Remark;
 
+use crate::block_use::BlockUse;
 use crate::environment::Command;
 use crate::gpus;
-use crate::handed_out::HandedOut;
 use crate::host::HostPeaks;
 use crate::inbox::{Inbox, Speaker};
 use crate::not_run;
@@ -72,16 +72,16 @@ pub struct Facts {
     pub(crate) repeated: Option<(String, u64)>,
     /// Places of conditions on unknown values.
     pub(crate) conditions: Vec<String>,
-    /// Blocks that the processes' allocators handed out.
-    pub(crate) handed_out: Vec<HandedOut>,
+    /// Block use of each process; empty if the run assumed no values.
+    pub(crate) block_use: Vec<BlockUse>,
     /// `true` if the probe ran in any of the script's processes.
     pub(crate) watched: bool,
     /// The first out-of-memory error.
     pub oom: Option<OomFacts>,
     /// The exception that ended the script, if it is not an out-of-memory error: uncaught, or the last that
-    /// it showed.
+    /// it printed.
     pub exception: Option<Exception>,
-    /// `true` if the script showed that exception and went on to its own end.
+    /// `true` if the script printed that exception and continued to its own end.
     pub(crate) survived: bool,
     /// Line of Python code at which a signal, the time limit or the user ended the script.
     pub(crate) stopped_at: Option<String>,
@@ -297,12 +297,12 @@ pub(crate) fn gather(
         }
     }
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
-    let (last_output, oom) = (output::last(stage), oom(&inbox));
+    let (last_output, oom) = (output::output_tail(stage), oom(&inbox));
     let steps = ranks.iter().map(|rank| rank.steps).min().unwrap_or(0);
-    let shown = oom.is_none().then(|| output::ended_by(ended, steps, &last_output)).flatten();
+    let printed = oom.is_none().then(|| output::printed_exception(ended, steps, &last_output)).flatten();
     let raised = uncaught(&inbox, ended);
-    let survived = raised.is_none() && shown.is_some() && ended == Ended::Exited(0);
-    let uncaught = raised.or(shown.as_ref().map(|shown| (shown, Cause::default())));
+    let survived = raised.is_none() && printed.is_some() && ended == Ended::Exited(0);
+    let uncaught = raised.or(printed.as_ref().map(|printed| (printed, Cause::default())));
     let tally = tally(&ledger, setup.values, &inbox);
     let conditions = conditions(&inbox);
     // Only runs that assumed values are compared with others.
@@ -317,7 +317,7 @@ pub(crate) fn gather(
         repeated: (inbox.processes.values())
             .filter_map(|speaker| speaker.repeated.clone())
             .max_by_key(|(_, count)| *count),
-        handed_out: if assumes { HandedOut::by_process(tracks) } else { Vec::new() },
+        block_use: if assumes { BlockUse::by_process(tracks) } else { Vec::new() },
         conditions,
         interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),

@@ -12,6 +12,7 @@
 
 mod absent;
 mod blame;
+mod block_use;
 mod branches;
 mod checkout;
 mod console;
@@ -23,7 +24,6 @@ mod facts;
 mod fidelity;
 mod forks;
 mod gpus;
-mod handed_out;
 mod host;
 mod hub;
 mod inbox;
@@ -164,7 +164,7 @@ pub fn perform_once(request: &Request, home: &Home, console: &dyn Console) -> Re
         None => None,
     };
     let runner = Runner { command: &command, torch: torch.as_ref(), local: None, home, console };
-    let facts = runner.first(request, ValuePolicy::UPPER)?.facts;
+    let facts = runner.run_unchanged(request, ValuePolicy::UPPER)?.facts;
     Ok(Outcome::new(facts))
 }
 
@@ -186,7 +186,7 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         Sizes::At(policy) => policy,
         Sizes::Bounds | Sizes::Both => ValuePolicy::UPPER,
     };
-    let first = runner.first(request, policy)?;
+    let first = runner.run_unchanged(request, policy)?;
     let mut outcome = Outcome {
         diagnosis: first.explanation.map(Diagnosis::new),
         recording: request.output.clone(),
@@ -219,8 +219,8 @@ struct Runner<'run> {
 
 impl Runner<'_> {
     /// Performs the requested run: saves its recording, and explains it if memory ran out.
-    fn first(&self, request: &Request, values: ValuePolicy) -> Result<Ran, RunError> {
-        self.once(request, values, &Changes::default())
+    fn run_unchanged(&self, request: &Request, values: ValuePolicy) -> Result<Ran, RunError> {
+        self.run_once(request, values, &Changes::default())
     }
 
     /// Tests whether the verdict depends on assumed values, by further runs with other ones. A script that
@@ -238,7 +238,7 @@ impl Runner<'_> {
         let further = &mut outcome.further;
         let mut run = |others| {
             let changes = Changes { others, seeded: true, ..changes.clone() };
-            let facts = self.once(&trial, values, &changes)?.facts;
+            let facts = self.run_once(&trial, values, &changes)?.facts;
             further.add(facts.ended, facts.coverage().not_run);
             Ok(facts)
         };
@@ -261,7 +261,7 @@ impl Runner<'_> {
     }
 
     /// Performs one run with changes. Saves its recording if the request says so.
-    fn once(&self, request: &Request, values: ValuePolicy, changes: &Changes) -> Result<Ran, RunError> {
+    fn run_once(&self, request: &Request, values: ValuePolicy, changes: &Changes) -> Result<Ran, RunError> {
         let stage = Stage::set_up(request, self.torch, values, changes, self.home)?;
         let (began, started) = (SystemTime::now(), Instant::now());
         let watched = watch::run(request, self.command, &stage, self.local, None, self.console)?;

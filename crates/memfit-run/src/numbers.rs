@@ -4,9 +4,9 @@ use memfit_channel::{Inverted, OtherValues, ValuePolicy};
 use memfit_report::remarks::Stake;
 
 use crate::RunError;
+use crate::block_use::BlockUse;
 use crate::branches::Branches;
 use crate::facts::{Facts, RankFacts};
-use crate::handed_out::HandedOut;
 use crate::watch::Ended;
 
 /// Values that unknown numbers have in further runs instead of 0, in the order in which they are tried. A
@@ -129,7 +129,7 @@ impl Numbers {
         let again = run(OtherValues::default())?;
         found = Self::compare(&again, &others);
         let mut additional = Self::additional(assumed, &others);
-        if found == Self::Decisive && HandedOut::same_totals(&others.handed_out, &assumed.handed_out) {
+        if found == Self::Decisive && BlockUse::same_totals(&others.block_use, &assumed.block_use) {
             // The same blocks were freed at other times. Threads of PyTorch's may do that as well.
             let repeated = run(values)?;
             additional = additional.max(Self::additional(assumed, &repeated));
@@ -239,8 +239,8 @@ impl Numbers {
             |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak.allocated).collect() };
         let same = others.ended == zeros.ended
             && others.steps() == zeros.steps()
-            && (HandedOut::same_totals(&others.handed_out, &zeros.handed_out)
-                || HandedOut::same_at_once(&others.handed_out, &zeros.handed_out))
+            && (BlockUse::same_totals(&others.block_use, &zeros.block_use)
+                || BlockUse::same_peak_counts(&others.block_use, &zeros.block_use))
             && allocated(others) == allocated(zeros);
         if !same {
             return Self::Decisive;

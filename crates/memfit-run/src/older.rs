@@ -168,7 +168,7 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
     if let Some(found) = gone_from_package(message) {
         return Some(found);
     }
-    let first = traceback::handled(&exception.traceback).unwrap_or_default();
+    let first = traceback::handled_error(&exception.traceback).unwrap_or_default();
     let (_, now) = GONE_FROM_TORCH.iter().find(|(text, _)| message.contains(text) || first.contains(text))?;
     Some(format!("in today's PyTorch, {now}"))
 }

@@ -150,7 +150,7 @@ pub(crate) fn prove(
         runner.console.remark("out of memory; running again to see which lines allocate what");
         let changes = Changes { stacks: true, ..Changes::default() };
         let request = Request { output: None, ..request.clone() };
-        let again = runner.once(&request, policy, &changes)?;
+        let again = runner.run_once(&request, policy, &changes)?;
         if again.facts.ended == Ended::Interrupted {
             return Ok(());
         }
@@ -166,7 +166,7 @@ pub(crate) fn prove(
         tried.push((fix.lever, fix.how.clone()));
         trial.request = verdict::repeat_request(&trial.request, &outcome.facts);
         runner.console.remark(&format!("out of memory; running again with {}", trial.with));
-        let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
+        let Ran { facts, explanation } = runner.run_once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
         let mut tried_outcome = Outcome::new(facts);
         if !interrupted {

@@ -142,18 +142,18 @@ impl Stage {
         let preload = preloaded.iter().map(|path| path.as_os_str());
         let mut environment = vec![
             (RUN_DIR, Some(self.run_dir.path().as_os_str().to_owned())),
-            ("LD_PRELOAD", Some(in_front("LD_PRELOAD", preload))),
-            ("PYTHONPATH", Some(in_front("PYTHONPATH", [self.run_dir.probe().as_os_str()]))),
+            ("LD_PRELOAD", Some(prepend_to_list("LD_PRELOAD", preload))),
+            ("PYTHONPATH", Some(prepend_to_list("PYTHONPATH", [self.run_dir.probe().as_os_str()]))),
         ];
         if !self.local {
             let path = [libraries.as_os_str()];
-            environment.push(("LD_LIBRARY_PATH", Some(in_front("LD_LIBRARY_PATH", path))));
+            environment.push(("LD_LIBRARY_PATH", Some(prepend_to_list("LD_LIBRARY_PATH", path))));
             environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
-            environment.push(("PATH", Some(in_front("PATH", [self.run_dir.programs().as_os_str()]))));
+            environment.push(("PATH", Some(prepend_to_list("PATH", [self.run_dir.programs().as_os_str()]))));
             // Compilers search this folder for `-lcuda`, which Inductor's ahead-of-time packages link
             // against.
             let folder = [libraries.as_os_str()];
-            environment.push(("LIBRARY_PATH", Some(in_front("LIBRARY_PATH", folder))));
+            environment.push(("LIBRARY_PATH", Some(prepend_to_list("LIBRARY_PATH", folder))));
             // The variable's value refers to the real GPUs, not to the virtual ones.
             environment.push(("CUDA_VISIBLE_DEVICES", None));
         }
@@ -229,7 +229,7 @@ fn setup(request: &Request, overhead: Option<&Overhead>, values: ValuePolicy) ->
 }
 
 /// Prepends names to a variable that holds a list.
-fn in_front<'a>(name: &str, paths: impl IntoIterator<Item = &'a OsStr>) -> OsString {
+fn prepend_to_list<'a>(name: &str, paths: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let mut words: Vec<OsString> = paths.into_iter().map(OsStr::to_owned).collect();
     words.extend(std::env::var_os(name).filter(|value| !value.is_empty()));
     words.join(OsStr::new(":"))

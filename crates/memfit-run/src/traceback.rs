@@ -98,9 +98,9 @@ const ORIGINAL: &str = "Original Traceback (most recent call last):";
 /// module if a library re-raised an import error; the exception whose traceback the message quotes; otherwise
 /// the exception itself, with the error that it was raised from.
 pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
-    let first = passed_on(&exception.message)
+    let first = worker_exception(&exception.message)
         .or_else(|| missing_module(exception))
-        .or_else(|| quoted(&exception.message))
+        .or_else(|| quoted_exception(&exception.message))
         .or_else(|| with_cause(exception));
     first.map_or(Cow::Borrowed(exception), Cow::Owned)
 }
@@ -113,7 +113,7 @@ pub(crate) const DURING: &str = "During handling of the above exception, another
 
 /// The error, and its place, that the script's own code was handling when it raised the last one: often the
 /// only reason, where an `except` clause tries something else that fails, too.
-pub(crate) fn handled(traceback: &str) -> Option<String> {
+pub(crate) fn handled_error(traceback: &str) -> Option<String> {
     let (before, last) = traceback.rsplit_once(DURING)?;
     let first = [DURING, DIRECT_CAUSE]
         .iter()
@@ -123,10 +123,11 @@ pub(crate) fn handled(traceback: &str) -> Option<String> {
     if !is_user_file(catcher) {
         return None;
     }
-    let (kind, said, _) = raised(first)?;
+    let (kind, first_line, _) = parse_exception(first)?;
     let place = user_line(first).map(|place| format!(", at {place}")).unwrap_or_default();
-    let error = if said.is_empty() { kind.to_owned() } else { format!("{kind}: {said}") };
-    (raised(last).is_none_or(|last| (last.0, last.1) != (kind, said))).then(|| format!("{error}{place}"))
+    let error = if first_line.is_empty() { kind.to_owned() } else { format!("{kind}: {first_line}") };
+    (parse_exception(last).is_none_or(|last| (last.0, last.1) != (kind, first_line)))
+        .then(|| format!("{error}{place}"))
 }
 
 fn missing_module(exception: &Exception) -> Option<Exception> {
@@ -134,10 +135,10 @@ fn missing_module(exception: &Exception) -> Option<Exception> {
         return None;
     }
     let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
-    let (kind, said) = first.trim_end().lines().next_back()?.split_once(": ")?;
-    (kind == "ModuleNotFoundError" && said.starts_with("No module named ")).then(|| Exception {
+    let (kind, first_line) = first.trim_end().lines().next_back()?.split_once(": ")?;
+    (kind == "ModuleNotFoundError" && first_line.starts_with("No module named ")).then(|| Exception {
         r#type: kind.to_owned(),
-        message: said.to_owned(),
+        message: first_line.to_owned(),
         traceback: first.to_owned(),
     })
 }
@@ -149,49 +150,49 @@ fn with_cause(exception: &Exception) -> Option<Exception> {
         return None;
     }
     let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
-    let (kind, said, _) = raised(first)?;
-    let cause = if said.is_empty() { kind.to_owned() } else { format!("{kind}: {said}") };
-    (!exception.message.contains(if said.is_empty() { kind } else { said })).then(|| Exception {
+    let (kind, first_line, _) = parse_exception(first)?;
+    let cause = if first_line.is_empty() { kind.to_owned() } else { format!("{kind}: {first_line}") };
+    (!exception.message.contains(if first_line.is_empty() { kind } else { first_line })).then(|| Exception {
         r#type: exception.r#type.clone(),
-        // Only the beginning of a long message is told.
+        // Only the beginning of a long message is reported.
         message: format!("{} (raised from {cause})\n{}", summary(&exception.message), exception.message),
         traceback: exception.traceback.clone(),
     })
 }
 
-/// Maximum lines of a message that are told as one, and their length.
+/// Maximum lines of a message that a summary joins, and its maximum length in bytes.
 const MAX_LINES: usize = 3;
 const MAX_LENGTH: usize = 300;
 
 /// First line of a message, with the lines that continue it: indented, or beginning with a small letter.
 pub(crate) fn summary(message: &str) -> String {
     let mut lines = message.lines().skip_while(|line| line.trim().is_empty());
-    let mut told = lines.next().unwrap_or_default().trim().to_owned();
+    let mut text = lines.next().unwrap_or_default().trim().to_owned();
     for line in lines.take(MAX_LINES - 1) {
-        let is_over = told.ends_with(['.', '!', '?']) || told.len() > MAX_LENGTH;
+        let is_over = text.ends_with(['.', '!', '?']) || text.len() > MAX_LENGTH;
         if is_over || !line.starts_with(|first: char| first.is_lowercase() || first.is_whitespace()) {
             break;
         }
-        told.push(' ');
-        told.push_str(line.trim());
-        if told.len() > MAX_LENGTH {
-            let end = (0..=MAX_LENGTH).rev().find(|end| told.is_char_boundary(*end)).unwrap_or_default();
-            told.truncate(end);
-            told.push('…');
+        text.push(' ');
+        text.push_str(line.trim());
+        if text.len() > MAX_LENGTH {
+            let end = (0..=MAX_LENGTH).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+            text.truncate(end);
+            text.push('…');
             break;
         }
     }
-    told
+    text
 }
 
-fn passed_on(message: &str) -> Option<Exception> {
+fn worker_exception(message: &str) -> Option<Exception> {
     let (wrapper, traceback) = message.strip_prefix("Caught ")?.split_once(ORIGINAL)?;
     let (_, place) = wrapper.trim().trim_end_matches('.').split_once(" in ")?;
-    let (kind, said, more) = raised(traceback)?;
-    let said = if said.is_empty() { String::new() } else { format!("{said} (in {place})") };
+    let (kind, first_line, following) = parse_exception(traceback)?;
+    let first_line = if first_line.is_empty() { String::new() } else { format!("{first_line} (in {place})") };
     Some(Exception {
         r#type: kind.to_owned(),
-        message: if more.is_empty() { said } else { format!("{said}\n{more}") },
+        message: if following.is_empty() { first_line } else { format!("{first_line}\n{following}") },
         traceback: traceback.to_owned(),
     })
 }
@@ -200,23 +201,24 @@ fn passed_on(message: &str) -> Option<Exception> {
 pub(crate) const TRACEBACK: &str = "Traceback (most recent call last):";
 
 /// The original error, if a message quotes the traceback of another process.
-fn quoted(message: &str) -> Option<Exception> {
+fn quoted_exception(message: &str) -> Option<Exception> {
     let (_, traceback) = message.split_once(TRACEBACK)?;
     let first = traceback.split(DIRECT_CAUSE).next()?;
-    let (kind, said, _) = raised(first)?;
-    Some(Exception { r#type: kind.to_owned(), message: said.to_owned(), traceback: first.to_owned() })
+    let (kind, first_line, _) = parse_exception(first)?;
+    Some(Exception { r#type: kind.to_owned(), message: first_line.to_owned(), traceback: first.to_owned() })
 }
 
-/// Type and message of the exception at the end of a traceback, and the lines that follow.
-pub(crate) fn raised(traceback: &str) -> Option<(&str, &str, String)> {
+/// Parses the exception at the end of a traceback. Returns its type, the first line of its message, and the
+/// lines that follow.
+pub(crate) fn parse_exception(traceback: &str) -> Option<(&str, &str, String)> {
     let lines: Vec<&str> = traceback.lines().collect();
     let below = lines.iter().rposition(|line| frame(line).is_some())? + 1;
     let is_within = |line: &&str| line.is_empty() || line.starts_with(' ');
     let raised = below + lines[below..].iter().take_while(|line| is_within(line)).count();
     let raised = (raised < lines.len()).then_some(raised)?;
-    let (kind, said) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
+    let (kind, first_line) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
     let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
-    is_name(kind).then(|| (kind, said, lines[raised + 1..].join("\n")))
+    is_name(kind).then(|| (kind, first_line, lines[raised + 1..].join("\n")))
 }
 
 #[cfg(test)]
@@ -250,12 +252,16 @@ mod tests {
             )
         };
         let file = "FileNotFoundError: model.pt";
-        let found = handled(&chained("/x/train.py", file));
+        let found = handled_error(&chained("/x/train.py", file));
         let expected = "TypeError: iteration over a 0-d tensor, at /x/net.py:12 in train";
         assert_eq!(found.as_deref(), Some(expected));
-        assert_eq!(handled(&chained("/v/site-packages/lib/a.py", file)), None, "a library's own detour");
-        assert_eq!(handled(&chained("/x/train.py", "TypeError: iteration over a 0-d tensor")), None);
-        assert_eq!(handled("ValueError: no"), None);
+        assert_eq!(
+            handled_error(&chained("/v/site-packages/lib/a.py", file)),
+            None,
+            "a library's own detour"
+        );
+        assert_eq!(handled_error(&chained("/x/train.py", "TypeError: iteration over a 0-d tensor")), None);
+        assert_eq!(handled_error("ValueError: no"), None);
     }
 
     #[test]
@@ -348,8 +354,8 @@ mod tests {
         let passed = wrapper(message);
         let found = original(&passed);
         assert_eq!(found.r#type, "TypeError");
-        let said = "f() takes 0 positional arguments (in DataLoader worker process 0)\nbut 2 were given";
-        assert_eq!(found.message, said);
+        let expected = "f() takes 0 positional arguments (in DataLoader worker process 0)\nbut 2 were given";
+        assert_eq!(found.message, expected);
         assert_eq!(user_line(&found.traceback).as_deref(), Some("/home/me/data.py:57 in load"));
         let own = wrapper("A worker said Traceback (most recent call last): nothing.");
         assert_eq!(original(&own).message, own.message);

@@ -200,7 +200,7 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
         && problem.kind == "exception"
     {
         let exception = traceback::original(exception);
-        if let Some(line) = output::before_launcher(&facts.last_output)
+        if let Some(line) = output::line_before_launcher(&facts.last_output)
             && exception.r#type.ends_with(LAUNCHERS)
         {
             let message =
@@ -216,7 +216,7 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             problem.hint = older::hint(ran.interpreter, &exception)
                 .or_else(|| absent::hint(ran.given, &exception))
                 .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, &exception)));
-            if let (None, Some(line)) = (&problem.hint, output::unreached(&facts.last_output)) {
+            if let (None, Some(line)) = (&problem.hint, output::network_failure(&facts.last_output)) {
                 problem.message += ". Before it, a download had failed: ";
                 problem.message += line;
                 let hint = "download it where there is a network, and put it where the script looks for it";

@@ -23,21 +23,21 @@ Embed = Callable[[nn.Module, Any], Any]
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-class Embedded(NamedTuple):
-    """A loss that compares samples: the function that embeds a micro-batch, and the loss of the whole batch's
-    embeddings.
+class EmbeddingLoss(NamedTuple):
+    """A loss that compares samples, in two functions: `embed` runs the network on a micro-batch, and `loss`
+    takes the embeddings of the whole batch.
     """
 
     embed: Embed
     loss: Callable[[Any, Any], Any]
 
-    def whole(self, model: nn.Module, batch: Any) -> Any:
-        """Compute the loss of a batch that is not divided."""
+    def of_whole_batch(self, model: nn.Module, batch: Any) -> Any:
+        """Compute the loss of a batch that is not split."""
         return self.loss(self.embed(model, batch), batch)
 
 
-class Cached:
-    """The state of one batch: its micro-batches' embeddings, and the gradient of the loss with respect to
+class GradientCache:
+    """State of one batch: the embeddings of its micro-batches, and the gradients of the loss with respect to
     them.
     """
 
@@ -49,21 +49,21 @@ class Cached:
         self._around = around
         self._parts: list[Any] = []
         self._sizes: list[int] = []
-        # By the start of each micro-batch: its end, and the random state before it was embedded.
-        self._begun: dict[int, tuple[int, RandomState]] = {}
+        # End and random state before embedding, by the start of each micro-batch.
+        self._micro_batches: dict[int, tuple[int, RandomState]] = {}
         self._leaves: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor | None] = []
-        self._after: RandomState | None = None
+        self._state_after_loss: RandomState | None = None
 
-    def look(self, part: Any, start: int, stop: int) -> None:
+    def embed(self, part: Any, start: int, stop: int) -> None:
         """Embed a micro-batch without a graph."""
-        self._begun[start] = stop, RandomState([self._device])
+        self._micro_batches[start] = stop, RandomState([self._device])
         with torch.no_grad():
             self._parts.append(self._run(part))
         self._sizes.append(stop - start)
 
-    def embeddings(self) -> Any:
-        """Return the whole batch's embeddings as leaves that receive gradients."""
+    def leaves(self) -> Any:
+        """Return the embeddings of the whole batch as leaf tensors, for which backward computes gradients."""
         joined = tree_map_only(torch.Tensor, _leaf, join(self._parts, self._sizes))
         self._parts.clear()
         self._leaves = [each for each in tree_flatten(joined)[0] if isinstance(each, torch.Tensor)]
@@ -75,17 +75,17 @@ class Cached:
                 )
         return joined
 
-    def differentiated(self) -> None:
-        """Take the gradients of the embeddings after the loss's backward pass."""
+    def take_gradients(self) -> None:
+        """Take the gradients of the leaves, after the loss's backward pass."""
         self._gradients = [leaf.grad for leaf in self._leaves]
         self._leaves = []
-        self._after = RandomState([self._device])
+        self._state_after_loss = RandomState([self._device])
 
-    def again(self, start: int, part: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Embed a micro-batch once more and return pairs of outputs and their gradients for its backward
-        pass.
+    def embed_again(self, start: int, part: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Embed a micro-batch once more, with a graph and the same random numbers. Return pairs of an output
+        and its gradient.
         """
-        stop, state = self._begun[start]
+        stop, state = self._micro_batches[start]
         state.restore()
         outputs = [each for each in tree_flatten(self._run(part))[0] if isinstance(each, torch.Tensor)]
         pairs = [
@@ -101,18 +101,18 @@ class Cached:
             )
         return pairs
 
-    def end(self) -> None:
-        """Restore the random state that the loss left behind, after all micro-batches ran."""
-        if self._after is not None:
-            self._after.restore()
+    def restore_random_state(self) -> None:
+        """Restore the random state after the loss, once all micro-batches have run."""
+        if self._state_after_loss is not None:
+            self._state_after_loss.restore()
 
     def _run(self, part: Any) -> Any:
         with self._around():
             return self._embed(self._model, part)
 
 
-def backward(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Propagate a micro-batch's gradients through the network."""
+def propagate(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Propagate the gradients of a micro-batch's embeddings through the network."""
     torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
 
 

@@ -14,7 +14,7 @@ from memfit._levers import Target
 
 from .batches import Batch
 from .buffers import Buffers
-from .caching import Cached, Embedded, backward
+from .caching import EmbeddingLoss, GradientCache, propagate
 from .division import Division
 from .graph import node_number
 from .losses import Losses
@@ -47,14 +47,14 @@ class Runner:
         target: Target,
         division: Division,
         place: torch.device | None,
-        embedded: Embedded | None = None,
+        embedded: EmbeddingLoss | None = None,
     ) -> None:
         self._model = model
         # Set for a loss that compares samples.
         self._embedded = embedded
         self._buffers = Buffers(model)
         # The divided batch whose loss was computed from its embeddings, and its count.
-        self._cached: Cached | None = None
+        self._cached: GradientCache | None = None
         self._counts = 0.0
         self._loss = loss
         self._count = count
@@ -84,25 +84,25 @@ class Runner:
         """`True` if a divided batch's loss is computed from the embeddings of all its micro-batches."""
         return self._embedded is not None
 
-    def look(
+    def embed_all(
         self, entry: Batch, parts: list[tuple[int, int]], tally: Tally, opens: float, device: torch.device
     ) -> None:
         """Embed all micro-batches of a batch, and compute the gradient of its loss with respect to the
         embeddings.
         """
         assert self._embedded is not None
-        cached = Cached(self._embedded.embed, self._model, device, self._around)
+        cached = GradientCache(self._embedded.embed, self._model, device, self._around)
         self._buffers.keep()
         for start, stop in parts:
-            cached.look(self._part(entry, start, stop), start, stop)
+            cached.embed(self._part(entry, start, stop), start, stop)
         # Each micro-batch is embedded once more, which updates the buffers again.
         self._buffers.restore()
         whole = self._part(entry, 0, entry.items)
         with self._around():
-            returned = self._embedded.loss(cached.embeddings(), whole)
+            returned = self._embedded.loss(cached.leaves(), whole)
         loss, self._counts = self._loss_and_count(entry, returned, whole, entry.items, tally, opens, False)
         self._backward(loss)
-        cached.differentiated()
+        cached.take_gradients()
         self._cached = cached
 
     def drop(self) -> None:
@@ -112,11 +112,11 @@ class Runner:
     def _run_cached(self, entry: Batch, start: int, stop: int, tally: Tally) -> None:
         """Run a micro-batch's backward pass from the gradients of its embeddings."""
         assert self._cached is not None
-        backward(self._cached.again(start, self._part(entry, start, stop)))
+        propagate(self._cached.embed_again(start, self._part(entry, start, stop)))
         self._division.raise_pending()
         tally.parts += 1
         if stop == entry.items:
-            self._cached.end()
+            self._cached.restore_random_state()
             self._cached = None
             self._controller.count(self._counts)
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from memfit._levers import Target
 
-from .caching import Cached, Embedded, backward
+from .caching import EmbeddingLoss, GradientCache, propagate
 from .comparing import wide
 from .differences import Outcome
 from .graph import Kink, kinks, node_number, tail
@@ -43,7 +43,7 @@ class Runner:
         *,
         pairs: bool,
         widens: bool,
-        embedded: Embedded | None = None,
+        embedded: EmbeddingLoss | None = None,
     ) -> None:
         self._model = model
         self._modules = [model, *modules]
@@ -144,14 +144,14 @@ class Runner:
         """Run a loss that compares samples: embed each micro-batch, and again for its backward pass."""
         assert self._embedded is not None
         items = len(trial.samples)
-        cached = Cached(self._embedded.embed, self._model, self._device, self._around)
+        cached = GradientCache(self._embedded.embed, self._model, self._device, self._around)
         parts: dict[tuple[int, int], Any] = {}
         for start, stop in trial.bounds():
             part = self._part(trial, start, stop)
             mode = trial.compare(start, stop)
             with mode, self._outside.watch(self._undoing.known(part)):
                 part = self._prepared(part)
-                cached.look(part, start, stop)
+                cached.embed(part, start, stop)
             parts[start, stop] = part
             if not self._goes_on:
                 self._undoing.numbers.restore()
@@ -162,21 +162,21 @@ class Runner:
         with of_loss, self._outside.watch(self._undoing.known(whole)):
             whole = self._prepared(whole)
             with self._around():
-                returned = self._embedded.loss(cached.embeddings(), whole)
+                returned = self._embedded.loss(cached.leaves(), whole)
             of_loss.end_forward()
             value, share, counted = self._share(returned, whole, items, trial.counts)
             self._undoing.set_aside(value)
             value.backward()
-        cached.differentiated()
+        cached.take_gradients()
         for (start, stop), part in parts.items():
             mode = trial.compare(start, stop)
             with mode, self._outside.watch(self._undoing.known(part)):
-                pairs = cached.again(start, part)
+                pairs = cached.embed_again(start, part)
                 mode.end_forward()
                 for output, _ in pairs:
                     self._undoing.set_aside(output)
-                backward(pairs)
-        cached.end()
+                propagate(pairs)
+        cached.restore_random_state()
         return share, counted
 
     def _part(self, trial: Trial, start: int, stop: int) -> Any:

@@ -14,7 +14,7 @@ from memfit import _core
 from memfit._levers.saying import warn
 
 from .batches import Batch
-from .caching import Embed, Embedded
+from .caching import Embed, EmbeddingLoss
 from .device import Meter, computes, device_of
 from .differences import Verification
 from .division import Division, is_batch_norm
@@ -92,8 +92,8 @@ class Step:
             if number is not None and number < 1:
                 raise ValueError(f"`{name}` is {number}, but has to be at least 1")
         refuse_embedding(embed, whole)
-        embedded = Embedded(embed, loss) if embed is not None else None
-        loss = embedded.whole if embedded is not None else loss
+        embedded = EmbeddingLoss(embed, loss) if embed is not None else None
+        loss = embedded.of_whole_batch if embedded is not None else loss
         self.model, self._ranks = ranks_of(model, group, timeout)
         self.optimizer = optimizer
         self.scheduler = scheduler

@@ -378,7 +378,7 @@ class Window:
         if len(parts) > 1:
             tally.changed += self._division.require(entry, self._last_size)
             opens = self._accumulate if index == 0 and not self.inherited else 0.0
-            self._runner.look(entry, [part[:2] for part in parts], tally, opens, self._device)
+            self._runner.embed_all(entry, [part[:2] for part in parts], tally, opens, self._device)
         yield from parts
 
     def _may_run_whole(self, index: int, error: Undividable) -> None:

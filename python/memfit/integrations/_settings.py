@@ -10,13 +10,13 @@ import torch
 
 from memfit._train.plans import PRECISION_LEVERS, levers_of, parallel_of, read_plan
 
-# Levers that change the loader, which belongs to the trainer.
+# Levers that change the data loader, which the trainer builds.
 LOADER_LEVERS = ("length-buckets", "loader-workers")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a trainer's micro-batches; those of `memfit.Step` with the same names."""
+    """Settings of micro-batches under a trainer, with the names and meanings of `memfit.Step`'s arguments."""
 
     plan: Any = None
     levers: Mapping[str, Any] | None = None
@@ -33,16 +33,18 @@ class Settings:
     noise_scale: bool = False
     """Measure the gradient noise scale."""
 
-    def for_step(self, precision: str | None, place: torch.device) -> tuple[dict[str, Any], list[str]]:
-        """Return keyword arguments for a trainer's gradients, and the plan's settings that do not apply to
-        them.
-        `precision` is the trainer's own, which autocast levers must agree with; `place` is the device that
-        it trains on.
+    def gradient_arguments(
+        self, precision: str | None, device: torch.device
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return keyword arguments for `Gradients`, and the plan's settings that the trainer has to apply.
+
+        `precision` is the trainer's, `None` for fp32: an autocast lever of the plan must match it. `device`
+        is the device that the trainer trains on.
         """
-        read = read_plan(self.plan, place)
+        read = read_plan(self.plan, device)
         refuse_parallel(read)
         levers = levers_of(read, self.levers)
-        left_out = [
+        not_applied = [
             f"`{name}`: it is for the loader" for name in LOADER_LEVERS if levers.pop(name, None) is not None
         ]
         for lever, name in PRECISION_LEVERS.items():
@@ -54,7 +56,7 @@ class Settings:
         micro_batch = self.micro_batch if self.micro_batch is not None else read.get("micro_batch")
         micro_batch = micro_batch if micro_batch is not None else levers.pop("micro-batch", None)
         levers.pop("micro-batch", None)
-        chosen = {
+        arguments = {
             "levers": levers,
             "micro_batch": micro_batch,
             "allow": self.allow,
@@ -65,7 +67,7 @@ class Settings:
             "state": self.state,
             "noise_scale": self.noise_scale,
         }
-        return chosen, left_out
+        return arguments, not_applied
 
 
 def refuse_parallel(plan: Mapping[str, Any]) -> None:

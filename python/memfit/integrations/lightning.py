@@ -69,12 +69,12 @@ class Callback(Progress, pl.Callback):  # type: ignore[misc]
         strategy = trainer.strategy
         precision = str(trainer.precision)
         settings = self.settings
-        chosen, left_out = settings.for_step(_PRECISIONS.get(precision), strategy.root_device)
-        if left_out:
-            warn(f"the plan is not applied in full: {'; '.join(left_out)}")
+        arguments, not_applied = settings.gradient_arguments(_PRECISIONS.get(precision), strategy.root_device)
+        if not_applied:
+            warn(f"the plan is not applied in full: {'; '.join(not_applied)}")
         if settings.noise_scale and precision == "16-mixed":
             warn("the gradient noise scale is not measured: fp16 gradients are scaled by the trainer")
-            chosen["noise_scale"] = False
+            arguments["noise_scale"] = False
         self._forward, self._run_backward = strategy.training_step, strategy.backward
         optimizer = trainer.optimizers[0]
         self._gradients = Gradients(
@@ -87,7 +87,7 @@ class Callback(Progress, pl.Callback):  # type: ignore[misc]
             autocast=_AUTOCAST.get(precision),
             over_window=settings.count is not None,
             accumulate=trainer.accumulate_grad_batches,
-            **chosen,
+            **arguments,
         )
         strategy.training_step = self._training_step
         strategy.backward = self._put_gradients

@@ -123,9 +123,9 @@ class Callback(Progress, transformers.TrainerCallback):  # type: ignore[misc]
             settings = replace(settings, noise_scale=False)
         if settings.split is None and has_pairs(trainer):
             settings = replace(settings, split=split_pairs, batch_size=count_pairs)
-        chosen, left_out = settings.for_step(precision, args.device)
-        if left_out:
-            warn(f"the plan is not applied in full: {'; '.join(left_out)}")
+        arguments, not_applied = settings.gradient_arguments(precision, args.device)
+        if not_applied:
+            warn(f"the plan is not applied in full: {'; '.join(not_applied)}")
         counters = Counters(trainer)
         wrapped = trainer.optimizer
         gradients = Gradients(
@@ -136,7 +136,7 @@ class Callback(Progress, transformers.TrainerCallback):  # type: ignore[misc]
             unseen=counters.keep,
             note=lambda: self._returned,
             autocast={"bf16": "bfloat16", "fp16": "float16"}.get(precision or ""),
-            **{**chosen, "count": chosen["count"] or self._count},
+            **{**arguments, "count": arguments["count"] or self._count},
         )
         step = wrapped.step
 

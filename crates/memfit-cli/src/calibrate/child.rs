@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::CliError;
 
 /// The script that runs in the user's interpreter.
-const SCRIPT: &str = include_str!("../../../../python/memfit/_measure/card.py");
+const SCRIPT: &str = include_str!("../../../../python/memfit/_measure/gpu.py");
 /// Maximum length of a line; the script's are shorter.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 /// `MASTER_PORT` of the ranks.
@@ -29,11 +29,11 @@ pub(super) enum Fact {
         reserved: u64,
     },
     /// The GPU.
-    Card(CardFact),
+    Gpu(GpuFact),
     /// Repeated timings of one kind of work.
     Sample(Sample),
     /// A quantity that could not be measured.
-    Gap {
+    NotMeasured {
         /// The quantity.
         what: String,
         /// The reason.
@@ -45,7 +45,7 @@ pub(super) enum Fact {
 
 /// PyTorch's description of the GPU.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub(super) struct CardFact {
+pub(super) struct GpuFact {
     /// The name reported by the driver.
     pub(super) name: String,
     /// Total memory.
@@ -80,7 +80,7 @@ pub(super) struct Measuring {
 
 impl Measuring {
     /// Starts a process that measures a single GPU.
-    pub(super) fn one_card(python: &Path) -> Result<Self, CliError> {
+    pub(super) fn one_gpu(python: &Path) -> Result<Self, CliError> {
         Self::start(python, |command| command)
     }
 
@@ -168,8 +168,8 @@ mod tests {
                 Fact::Sample(Sample { name: "fp16".to_owned(), amount: 2e9, nanoseconds: vec![1.5, 2.0] }),
             ),
             (
-                r#"{"kind": "gap", "what": "rate of fp8", "why": "RuntimeError: no"}"#,
-                Fact::Gap { what: "rate of fp8".to_owned(), why: "RuntimeError: no".to_owned() },
+                r#"{"kind": "not_measured", "what": "rate of fp8", "why": "RuntimeError: no"}"#,
+                Fact::NotMeasured { what: "rate of fp8".to_owned(), why: "RuntimeError: no".to_owned() },
             ),
             (r#"{"kind": "end"}"#, Fact::End),
         ] {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_error_is_the_last_line_on_stderr() {
-        let mut measuring = Measuring::one_card(Path::new("/bin/false")).unwrap();
+        let mut measuring = Measuring::one_gpu(Path::new("/bin/false")).unwrap();
         assert!(matches!(measuring.next(), Err(CliError::Measuring { .. })));
     }
 

@@ -9,7 +9,7 @@ use memfit_devices::{
 };
 use memfit_run::LocalGpu;
 
-use super::child::{CardFact, Fact, Measuring, Sample};
+use super::child::{Fact, GpuFact, Measuring, Sample};
 use crate::CliError;
 
 /// The types whose rates are measured.
@@ -26,7 +26,7 @@ pub(super) struct Seen {
     pub(super) driver: Option<String>,
     /// Quantities that could not be measured.
     pub(super) gaps: Vec<Gap>,
-    card: CardFact,
+    gpu: GpuFact,
     samples: Vec<Sample>,
     /// By stage, memory in use beyond the allocator's own.
     outside: BTreeMap<String, u64>,
@@ -73,9 +73,9 @@ impl Seen {
             match fact {
                 Fact::Stage { name, reserved } => return Ok(Some((name, reserved))),
                 _ if !first => {}
-                Fact::Card(card) => self.card = card,
+                Fact::Gpu(gpu) => self.gpu = gpu,
                 Fact::Sample(sample) => self.samples.push(sample),
-                Fact::Gap { what, why } => self.gaps.push(Gap { what, why }),
+                Fact::NotMeasured { what, why } => self.gaps.push(Gap { what, why }),
                 Fact::End => {}
             }
         }
@@ -83,19 +83,19 @@ impl Seen {
     }
 
     /// Number of GPUs.
-    pub(super) fn cards(&self) -> u32 {
-        self.card.count
+    pub(super) fn gpu_count(&self) -> u32 {
+        self.gpu.count
     }
 
     /// The GPU's description, if the process sent one.
-    pub(super) fn card(&self) -> Result<&CardFact, CliError> {
+    pub(super) fn gpu(&self) -> Result<&GpuFact, CliError> {
         let nothing = || CliError::Measuring { said: "it reported nothing about the GPU".to_owned() };
-        (!self.card.name.is_empty()).then_some(&self.card).ok_or_else(nothing)
+        (!self.gpu.name.is_empty()).then_some(&self.gpu).ok_or_else(nothing)
     }
 
     /// The calibration.
     pub(super) fn conclude(mut self, known: &Device) -> Result<Calibration, CliError> {
-        let card = self.card()?.clone();
+        let gpu = self.gpu()?.clone();
         let outside = self.outside();
         let rates = RATES.iter().filter_map(|name| Some(((*name).to_owned(), self.speed(name)?))).collect();
         let launch = self.samples.iter().filter(|sample| sample.name == "launch");
@@ -103,16 +103,16 @@ impl Seen {
             schema: Calibration::SCHEMA.to_owned(),
             card: CalibratedCard {
                 id: known.id.clone(),
-                name: card.name.clone(),
-                memory: Bytes::new(card.memory),
+                name: gpu.name.clone(),
+                memory: Bytes::new(gpu.memory),
                 is_virtual: self.is_virtual,
             },
             with: CalibratedWith {
                 machine: machine(),
                 date: date(SystemTime::now()),
                 driver: self.driver.clone(),
-                torch: card.torch.clone(),
-                cuda: card.cuda.clone(),
+                torch: gpu.torch.clone(),
+                cuda: gpu.cuda.clone(),
             },
             outside,
             rates,
@@ -225,7 +225,7 @@ mod tests {
             nanoseconds: nanoseconds.to_vec(),
         };
         Seen {
-            card: CardFact {
+            gpu: GpuFact {
                 name: "Tesla T4".to_owned(),
                 memory: 14_900 * MIB,
                 count: 1,

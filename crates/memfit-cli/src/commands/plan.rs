@@ -340,14 +340,14 @@ const PADDING_WORTH: f64 = 0.05;
 fn of_padding(found: &Answer) -> Option<String> {
     let training = &found.training;
     let padding = padding(&training.lengths, training.batch)?;
-    let saved = padding.by_chance - padding.by_length;
+    let saved = padding.random_batches - padding.bucketed;
     let lever = Lever::LengthBuckets;
     (saved > PADDING_WORTH).then(|| {
         format!(
             "samples differ in length: {:.0} % of a batch of {} is padding, and {:.0} % with batches of similar length (`{lever}`, `{}`, which a plan file may name); the largest batch stays as large",
-            padding.by_chance * 100.0,
+            padding.random_batches * 100.0,
             training.batch,
-            padding.by_length * 100.0,
+            padding.bucketed * 100.0,
             lever.label()
         )
     })

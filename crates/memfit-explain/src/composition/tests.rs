@@ -246,7 +246,7 @@ proptest! {
             }
         }).collect();
         let track = Track::from_log(&EventLog { pid: 1, truncated: false, events }, None);
-        for moment in 0..track.now() {
+        for moment in 0..track.next_moment() {
             let composition = composition_at(&track, 0, moment);
             prop_assert_eq!(composition.by_category.values().sum::<u64>(), composition.reserved);
             prop_assert!(composition.reserved >= composition.allocated);

@@ -101,7 +101,7 @@ impl<T: Trial> Search<'_, T> {
                 break;
             }
             looks -= 1;
-            self.look(start, *doubt)?;
+            self.measure_step_time(start, *doubt)?;
         }
         Ok(best)
     }
@@ -130,7 +130,7 @@ impl<T: Trial> Search<'_, T> {
         let mut sets: Vec<Set> = (1_u32..1 << levers.len().min(MAX_LEVERS))
             .filter_map(|bits| {
                 let chosen: Vec<usize> = (0..levers.len()).filter(|index| bits >> index & 1 == 1).collect();
-                let candidate = together(&paying.base, chosen.iter().map(|index| &levers[*index]))?;
+                let candidate = with_all_levers(&paying.base, chosen.iter().map(|index| &levers[*index]))?;
                 let was_divided = self.divided.iter().any(|(known, _)| *known == candidate);
                 if was_divided || done.contains(&candidate) {
                     return None;
@@ -169,7 +169,7 @@ impl<T: Trial> Search<'_, T> {
 }
 
 /// Adds all of the levers to a candidate; `None` if they are incompatible.
-fn together<'a>(base: &Candidate, levers: impl Iterator<Item = &'a Paid>) -> Option<Candidate> {
+fn with_all_levers<'a>(base: &Candidate, levers: impl Iterator<Item = &'a Paid>) -> Option<Candidate> {
     let mut candidate = base.clone();
     let mut wanted: Vec<Lever> = Vec::new();
     for paid in levers {

@@ -102,7 +102,7 @@ impl<T: Trial> Search<'_, T> {
         }
         let batch = whole.training.as_ref().map_or(1, |training| training.batch.max(1));
         let mut division = self.division(base, whole)?;
-        self.learn_of_all_again(&mut division, base, whole);
+        self.learn_from_all_recomputed(&mut division, base, whole);
         let mut best = None;
         for _ in 0..MAX_WRONG_PREDICTIONS {
             let budget = self.limits.budget;
@@ -154,8 +154,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(best)
     }
 
-    /// Runs a variant with a number of micro-batches to measure its time, whether or not it fits.
-    pub(super) fn look(&mut self, base: &Candidate, doubt: Doubt) -> Result<(), T::Error> {
+    /// Measures the step time of a variant with a number of micro-batches, in a run without a memory limit.
+    pub(super) fn measure_step_time(&mut self, base: &Candidate, doubt: Doubt) -> Result<(), T::Error> {
         let Doubt { micro_batch, pieces, .. } = doubt;
         let whole = pieces == 1;
         let candidate = Candidate { micro_batch: (!whole).then_some(micro_batch), pieces, ..base.clone() };
@@ -169,7 +169,11 @@ impl<T: Trial> Search<'_, T> {
 
     /// Candidate with the whole batch and all blocks recomputed, with its prediction; `None` if that is not
     /// allowed or changes nothing.
-    pub(super) fn all_again(&mut self, base: &Candidate, whole: &Outcome) -> Option<(Candidate, Prediction)> {
+    pub(super) fn all_recomputed(
+        &mut self,
+        base: &Candidate,
+        whole: &Outcome,
+    ) -> Option<(Candidate, Prediction)> {
         let training = whole.training.clone()?;
         let batch = training.batch.max(1);
         let ways = Ways { recompute: self.may_recompute(&training), link: None };
@@ -180,8 +184,8 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Corrects the model by the run with all blocks recomputed, if there was one.
-    fn learn_of_all_again(&mut self, division: &mut Division, base: &Candidate, whole: &Outcome) {
-        let Some((again, expected)) = self.all_again(base, whole) else { return };
+    fn learn_from_all_recomputed(&mut self, division: &mut Division, base: &Candidate, whole: &Outcome) {
+        let Some((again, expected)) = self.all_recomputed(base, whole) else { return };
         let known = self.tried.iter().find(|tried| !tried.on_card && tried.candidate == again);
         if let Some(known) = known.filter(|known| known.outcome.fits) {
             let peak = known.outcome.peak;

@@ -62,7 +62,7 @@ pub fn search_spread<T: RankTrial>(
     };
     spread.label = spread.training.label_of_dividing().max(Label::Rounding);
     if let Some(why) = spread.why_not() {
-        return spread.on_one(why);
+        return spread.plan_for_one_gpu(why);
     }
     let found = spread.search()?;
     match found {
@@ -71,7 +71,7 @@ pub fn search_spread<T: RankTrial>(
         None => {
             let known = spread.rejected.iter().find(|rejected| rejected.lever == PARALLEL);
             let why = known.map_or("no way to spread it could be run", |rejected| &rejected.why).to_owned();
-            spread.on_one(why)
+            spread.plan_for_one_gpu(why)
         }
     }
 }
@@ -138,7 +138,7 @@ impl<T: RankTrial> Spread<'_, T> {
 
     /// Ways to spread the training that memfit can apply and the limits allow. Reasons against the others are
     /// recorded.
-    fn ways(&mut self) -> Vec<Parallel> {
+    fn allowed_ways(&mut self) -> Vec<Parallel> {
         let (world, batch) = (self.machines.world(), self.training.batch);
         let global = batch * self.training.own_accumulation.max(1);
         if let Some(why) = forbidden(self.label, self.limits.allow) {
@@ -198,7 +198,7 @@ impl<T: RankTrial> Spread<'_, T> {
         let mut ways = Vec::new();
         let mut tensor_refused = false;
         let (data, tensor): (Vec<Parallel>, Vec<Parallel>) =
-            self.ways().into_iter().partition(|way| way.tensor == 1);
+            self.allowed_ways().into_iter().partition(|way| way.tensor == 1);
         for parallel in data {
             ways.extend(self.measure(parallel)?);
         }
@@ -475,7 +475,7 @@ impl<T: RankTrial> Spread<'_, T> {
     }
 
     /// The plan for one GPU, with the reason why there is none for all.
-    fn on_one(self, why: String) -> Result<Option<Answer>, T::Error> {
+    fn plan_for_one_gpu(self, why: String) -> Result<Option<Answer>, T::Error> {
         let Some(mut answer) = search(self.trial, self.limits)? else { return Ok(None) };
         answer.rejected.insert(0, Rejected { lever: PARALLEL.to_owned(), why });
         Ok(Some(answer))

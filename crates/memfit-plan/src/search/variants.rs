@@ -61,7 +61,7 @@ impl<T: Trial> Search<'_, T> {
         let levers = self.levers(Turn::Always, Harm::Digits, training, &first.peak);
         let mut variants = vec![(start, first)];
         for (entry, value) in levers {
-            variants = few(self.grown(entry, &value, variants)?);
+            variants = most_promising(self.grown(entry, &value, variants)?);
         }
         let fastest =
             variants.iter().min_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1))).cloned();
@@ -106,7 +106,7 @@ impl<T: Trial> Search<'_, T> {
                 grown.push((candidate, without));
                 continue;
             };
-            if !gains(&without, &outcome) {
+            if !saves_memory_or_time(&without, &outcome) {
                 if is_inert(&without, &outcome) {
                     inert = Some(candidate.clone());
                 }
@@ -167,7 +167,8 @@ impl<T: Trial> Search<'_, T> {
             }
             if smaller || faster {
                 more.push(with);
-            } else if let Some((less, least)) = self.both_again((&base, &without), (&with.0, &with.1))?
+            } else if let Some((less, least)) =
+                self.run_both_recomputed((&base, &without), (&with.0, &with.1))?
                 && least.peak.device_upper as f64 <= less.peak.device_upper as f64 * MAX_VARIANT_MEMORY_RATIO
             {
                 self.considered.pop();
@@ -182,13 +183,13 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Runs two variants with all blocks recomputed; `None` if there is nothing to recompute.
-    fn both_again(
+    fn run_both_recomputed(
         &mut self,
         without: (&Candidate, &Outcome),
         with: (&Candidate, &Outcome),
     ) -> Result<Option<(Outcome, Outcome)>, T::Error> {
         let (Some((less, _)), Some((least, _))) =
-            (self.all_again(without.0, without.1), self.all_again(with.0, with.1))
+            (self.all_recomputed(without.0, without.1), self.all_recomputed(with.0, with.1))
         else {
             return Ok(None);
         };
@@ -263,7 +264,7 @@ impl<T: Trial> Search<'_, T> {
 }
 
 /// Returns `true` if a lever saves memory or time.
-fn gains(without: &Outcome, with: &Outcome) -> bool {
+fn saves_memory_or_time(without: &Outcome, with: &Outcome) -> bool {
     (with.peak.device_upper as f64) < without.peak.device_upper as f64 * MAX_MEMORY_RATIO
         || milliseconds(with) < milliseconds(without) * (1.0 - MIN_REL_TIME_CHANGE)
 }
@@ -283,17 +284,17 @@ fn precision(candidate: &Candidate) -> Vec<Lever> {
 }
 
 /// Selects a few variants of the Pareto front: the fastest, the smallest, and the fastest between them.
-fn few(variants: Vec<Variant>) -> Vec<Variant> {
+fn most_promising(variants: Vec<Variant>) -> Vec<Variant> {
     if variants.len() <= MAX_FOLLOWED {
         return variants;
     }
-    let mut few = front_of(&variants);
-    if few.len() > MAX_FOLLOWED {
-        let smallest = few.split_off(few.len() - 1);
-        few.truncate(MAX_FOLLOWED - 1);
-        few.extend(smallest);
+    let mut chosen = front_of(&variants);
+    if chosen.len() > MAX_FOLLOWED {
+        let smallest = chosen.split_off(chosen.len() - 1);
+        chosen.truncate(MAX_FOLLOWED - 1);
+        chosen.extend(smallest);
     }
-    few
+    chosen
 }
 
 /// Variants of the Pareto front, as many as are worth dividing.

@@ -28,12 +28,14 @@ const MAX_TIME_RATIO: f64 = 1.02;
 impl<T: Trial> Search<'_, T> {
     /// Returns the faster of the best plan so far and the model compiled as a whole.
     pub(super) fn as_a_whole(&mut self, best: Tried, training: &Training) -> Result<Tried, T::Error> {
-        if self.interrupted || !(training.compiled || self.may(Lever::Compile, training, &best.outcome)) {
+        if self.interrupted
+            || !(training.compiled || self.is_applicable(Lever::Compile, training, &best.outcome))
+        {
             return Ok(best);
         }
         let base = compiled(&best.candidate, training);
         // Without blocks, this has failed already.
-        if self.is_rejected(Lever::Compile) && base.value(Lever::Compile) == Some(&whole()) {
+        if self.is_rejected(Lever::Compile) && base.value(Lever::Compile) == Some(&whole_model()) {
             return Ok(best);
         }
         let Some(on_card) = self.run(&base, Room::Budget)? else { return Ok(best) };
@@ -57,7 +59,8 @@ impl<T: Trial> Search<'_, T> {
             (fastest, pieces) = self.in_other_pieces(fastest, &base, &on_card, &mut rise, training)?;
             fastest = self.with_shares(fastest, &base, &on_card, pieces, &rise, training)?;
         }
-        if best.candidate.value(Lever::Compile) != Some(&whole()) && fastest.candidate == best.candidate {
+        if best.candidate.value(Lever::Compile) != Some(&whole_model()) && fastest.candidate == best.candidate
+        {
             self.report_whole_model_compile(&best);
         }
         Ok(fastest)
@@ -103,8 +106,8 @@ impl<T: Trial> Search<'_, T> {
         Ok((best, fits.unwrap_or(base.pieces)))
     }
 
-    /// Returns `true` if a lever makes sense and is allowed.
-    fn may(&self, lever: Lever, training: &Training, outcome: &Outcome) -> bool {
+    /// Returns `true` if a lever makes sense for the training and the limits allow it.
+    fn is_applicable(&self, lever: Lever, training: &Training, outcome: &Outcome) -> bool {
         let situation = self.limits.situation(training, &outcome.peak);
         entry(lever).is_some_and(|entry| {
             matches!(entry.sense(&situation), Sense::Try(_)) && self.limits.forbid_entry(entry).is_none()
@@ -122,7 +125,7 @@ impl<T: Trial> Search<'_, T> {
         rise: &Rise,
         training: &Training,
     ) -> Result<Tried, T::Error> {
-        if (on_card.fits && fits == 1) || !self.may(Lever::ActivationBudget, training, on_card) {
+        if (on_card.fits && fits == 1) || !self.is_applicable(Lever::ActivationBudget, training, on_card) {
             return Ok(best);
         }
         let mut pieces = if on_card.fits { fits.div_ceil(2) } else { base.pieces };
@@ -172,8 +175,9 @@ impl<T: Trial> Search<'_, T> {
 
     /// Reports the result of compiling the whole model, if the plan does not contain it.
     fn report_whole_model_compile(&mut self, best: &Tried) {
-        let is_whole =
-            |tried: &&Tried| tried.outcome.fits && tried.candidate.value(Lever::Compile) == Some(&whole());
+        let is_whole = |tried: &&Tried| {
+            tried.outcome.fits && tried.candidate.value(Lever::Compile) == Some(&whole_model())
+        };
         let on_the_card = |tried: &Tried| (!tried.fits(), milliseconds(&tried.outcome));
         let nearest = self.tried.iter().filter(is_whole).min_by(|a, b| {
             let (a, b) = (on_the_card(a), on_the_card(b));
@@ -192,7 +196,7 @@ impl<T: Trial> Search<'_, T> {
 }
 
 /// Value of `compile` for the whole model.
-fn whole() -> Value {
+fn whole_model() -> Value {
     Value::default()
 }
 
@@ -205,11 +209,11 @@ fn compiled(plan: &Candidate, training: &Training) -> Candidate {
     // In its old position, so that the result cache recognises it.
     match base.settings.iter_mut().find(|setting| setting.lever == Lever::Compile) {
         Some(setting) => {
-            setting.value = whole();
+            setting.value = whole_model();
             base
         }
         None if training.compiled => base,
-        None => base.with_lever(Lever::Compile, whole()),
+        None => base.with_lever(Lever::Compile, whole_model()),
     }
 }
 

@@ -140,7 +140,7 @@ fn annotations(track: &Track) -> Vec<Annotation> {
 
 /// Adds the segments at the end and the blocks that fill them.
 fn segments(track: &Track, snapshot: &mut Snapshot) {
-    let last = track.now();
+    let last = track.next_moment();
     let tells = tells_completion(track);
     let held = |(index, block): &(u32, Block)| {
         block.born <= last && (block.freed == NEVER || tells && is_pending(track, *index, block, last))
@@ -159,7 +159,7 @@ fn segments(track: &Track, snapshot: &mut Snapshot) {
             if block.address < next || block.address.saturating_add(block.bytes) > end {
                 continue;
             }
-            gap(snapshot, next, block.address);
+            push_inactive(snapshot, next, block.address);
             let pending = block.freed != NEVER;
             snapshot.blocks.push(SegmentBlock {
                 address: block.address,
@@ -170,7 +170,7 @@ fn segments(track: &Track, snapshot: &mut Snapshot) {
             });
             next = block.address + block.bytes;
         }
-        gap(snapshot, next, end);
+        push_inactive(snapshot, next, end);
         let blocks = &snapshot.blocks[start..];
         let largest = blocks
             .iter()
@@ -203,7 +203,8 @@ fn is_pending(track: &Track, index: u32, block: &Block, last: u32) -> bool {
     given_back && (block.completed == NEVER || block.completed > last)
 }
 
-fn gap(snapshot: &mut Snapshot, from: u64, to: u64) {
+/// Adds an inactive block for the addresses between two live ones, if there are any.
+fn push_inactive(snapshot: &mut Snapshot, from: u64, to: u64) {
     if from < to {
         let state = SegmentBlockState::Inactive;
         let stack = crate::StackId::NONE;

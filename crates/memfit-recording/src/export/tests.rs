@@ -43,7 +43,13 @@ fn track() -> Track {
     track.reserve(span, stack, at(0, 0));
     let range = track.begin_range(name, RangeSource::Nvtx, 1, Some(1_757_253_255_000_001));
     track.add_moment(MomentKind::Phase(Phase::Forward), 0, StackId::NONE, Totals::default());
-    track.calls.push(Call { module: layer, thread: 1, parent: NEVER, began: track.now(), ended: NEVER });
+    track.calls.push(Call {
+        module: layer,
+        thread: 1,
+        parent: NEVER,
+        began: track.next_moment(),
+        ended: NEVER,
+    });
     track.add_moment(MomentKind::Enter(0), 0, StackId::NONE, Totals::default());
     let block = Block {
         address: BASE,

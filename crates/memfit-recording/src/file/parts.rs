@@ -6,7 +6,9 @@ use std::io::{BufReader, Read};
 use memfit_vocabulary::{Category, Phase};
 use serde::Deserialize;
 
-use super::{Limits, MAGIC, Result, VERSION, damaged, device, from_index, from_optional, short, small, tag};
+use super::{
+    Limits, MAGIC, Result, VERSION, damaged, decode_index, decode_optional, tag, to_device, to_u16, to_u32,
+};
 use crate::columns::ColumnReader;
 use crate::table::decode;
 use crate::{
@@ -155,9 +157,9 @@ impl<R: Read> RecordingReader<R> {
         Ok(Some(match from.number()? {
             tag::END => return Ok(None),
             tag::BEGIN => Part::Begin(
-                from.small()? as usize,
-                from.small()?,
-                from_optional(from.number()?).map(small).transpose()?,
+                from.number_u32()? as usize,
+                from.number_u32()?,
+                decode_optional(from.number()?).map(to_u32).transpose()?,
             ),
             tag::TEXTS => {
                 let text = |bytes| String::from_utf8(bytes).map_err(|_| damaged("a string is not UTF-8"));
@@ -168,8 +170,8 @@ impl<R: Read> RecordingReader<R> {
                 let count = from.count()?;
                 let (names, files, lines) = (from.column(count)?, from.column(count)?, from.deltas(count)?);
                 let frame = |row: usize| {
-                    let (name, file) = (TextId(small(names[row])?), TextId(small(files[row])?));
-                    Ok(Frame { name, file, line: small(lines[row])? })
+                    let (name, file) = (TextId(to_u32(names[row])?), TextId(to_u32(files[row])?));
+                    Ok(Frame { name, file, line: to_u32(lines[row])? })
                 };
                 Part::Frames((0..count).map(frame).collect::<Result<_>>()?)
             }
@@ -188,8 +190,14 @@ impl<R: Read> RecordingReader<R> {
                 let (modules, threads, parents) =
                     (from.column(count)?, from.column(count)?, from.deltas(count)?);
                 let call = |row: usize| {
-                    let (module, thread) = (TextId(small(modules[row])?), small(threads[row])?);
-                    Ok(Call { module, thread, parent: from_index(parents[row])?, began: NEVER, ended: NEVER })
+                    let (module, thread) = (TextId(to_u32(modules[row])?), to_u32(threads[row])?);
+                    Ok(Call {
+                        module,
+                        thread,
+                        parent: decode_index(parents[row])?,
+                        began: NEVER,
+                        ended: NEVER,
+                    })
                 };
                 Part::Calls((0..count).map(call).collect::<Result<_>>()?)
             }
@@ -204,7 +212,7 @@ impl<R: Read> RecordingReader<R> {
                         1 => RangeSource::Nvtx,
                         _ => return Err(damaged("a range is of an unknown kind")),
                     };
-                    let (name, thread) = (TextId(small(names[row])?), small(threads[row])?);
+                    let (name, thread) = (TextId(to_u32(names[row])?), to_u32(threads[row])?);
                     Ok(NamedRange { name, source, thread, began: NEVER, ended: NEVER })
                 };
                 Part::Ranges((0..count).map(range).collect::<Result<_>>()?)
@@ -217,7 +225,7 @@ impl<R: Read> RecordingReader<R> {
                 let amendment = |row: usize| {
                     let what = Amendment::from_code(codes[row])
                         .ok_or(damaged("an amendment is of an unknown kind"))?;
-                    Ok((what, small(rows[row])?, values[row]))
+                    Ok((what, to_u32(rows[row])?, values[row]))
                 };
                 Part::Amendments((0..count).map(amendment).collect::<Result<_>>()?)
             }
@@ -245,7 +253,7 @@ fn stacks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Vec<u32>>> {
         .map(|length| {
             let (stack, behind) = rest.split_at((length as usize).min(rest.len()));
             rest = behind;
-            stack.iter().map(|frame| small(*frame)).collect()
+            stack.iter().map(|frame| to_u32(*frame)).collect()
         })
         .collect()
 }
@@ -265,12 +273,12 @@ fn spans(from: &mut ColumnReader<impl Read>) -> Result<Vec<Span>> {
             Ok(Span {
                 address: addresses[row],
                 bytes: bytes[row],
-                born: small(born[row])?,
+                born: to_u32(born[row])?,
                 freed: NEVER,
-                stream: StreamRef(short(streams[row])?),
-                pool: PoolRef(short(pools[row])?),
-                device: device(devices[row])?,
-                small: from_optional(sizes[row]).map(|small| small != 0),
+                stream: StreamRef(to_u16(streams[row])?),
+                pool: PoolRef(to_u16(pools[row])?),
+                device: to_device(devices[row])?,
+                small: decode_optional(sizes[row]).map(|small| small != 0),
                 expandable: expandable[row] != 0,
             })
         })
@@ -295,14 +303,14 @@ fn blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
             Ok(Block {
                 address: addresses[row],
                 bytes: bytes[row],
-                requested: from_optional(requested[row]),
+                requested: decode_optional(requested[row]),
                 born: NEVER,
-                call: from_index(calls[row])?,
-                module: TextId(small(modules[row])?),
-                owner: TextId(small(owners[row])?),
-                thread: small(threads[row])?,
-                stream: StreamRef(short(streams[row])?),
-                pool: PoolRef(short(pools[row])?),
+                call: decode_index(calls[row])?,
+                module: TextId(to_u32(modules[row])?),
+                owner: TextId(to_u32(owners[row])?),
+                thread: to_u32(threads[row])?,
+                stream: StreamRef(to_u16(streams[row])?),
+                pool: PoolRef(to_u16(pools[row])?),
                 phase: phase(phases[row])?,
                 noted: category(noted[row])?,
                 ..Block::default()
@@ -325,11 +333,11 @@ fn moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
             let kind = u8::try_from(kinds[row]).ok().and_then(|code| decode(code, subjects[row]));
             Ok(Moment {
                 kind: kind.ok_or(damaged("a moment is of an unknown kind"))?,
-                device: device(devices[row])?,
+                device: to_device(devices[row])?,
                 allocated: allocated[row],
                 reserved: reserved[row],
                 time_us: Some(times[row]).filter(|time| *time != 0),
-                stack: StackId(small(stacks[row])?),
+                stack: StackId(to_u32(stacks[row])?),
             })
         })
         .collect()

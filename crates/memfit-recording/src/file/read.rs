@@ -3,13 +3,14 @@
 use std::io::Read;
 
 use super::{
-    Amendment, Limits, Part, RecordingReader, Result, damaged, from_index, from_optional, parts, small, v1,
+    Amendment, Limits, Part, RecordingReader, Result, damaged, decode_index, decode_optional, parts, to_u32,
+    v1,
 };
 use crate::{MomentKind, NEVER, Recording, RecordingError, StackId, TextId, Track};
 
 impl Recording {
-    /// Reads up to the first error.
-    pub(super) fn read_on(from: impl Read, limits: Limits) -> Result<(Self, Option<RecordingError>)> {
+    /// Reads up to the first error, and returns what was read with that error.
+    pub(super) fn read_with_error(from: impl Read, limits: Limits) -> Result<(Self, Option<RecordingError>)> {
         let mut reader = RecordingReader::new(from, limits)?;
         let mut recording = Self { origin: reader.origin().clone(), tracks: Vec::new() };
         let result = if reader.version() == 1 {
@@ -142,13 +143,13 @@ fn apply_moment(track: &mut Track, now: u32, kind: MomentKind) {
 
 fn amend(track: &mut Track, what: Amendment, row: u32, value: u64) -> Result<()> {
     match what {
-        Amendment::Freed => track.blocks.set_freed(row, from_index(value)?),
-        Amendment::Requested => track.blocks.set_requested(row, from_optional(value)),
+        Amendment::Freed => track.blocks.set_freed(row, decode_index(value)?),
+        Amendment::Requested => track.blocks.set_requested(row, decode_optional(value)),
         Amendment::Noted => track.blocks.set_noted(row, parts::category(value)?),
-        Amendment::Owner => track.blocks.set_owner(row, TextId(small(value)?)),
+        Amendment::Owner => track.blocks.set_owner(row, TextId(to_u32(value)?)),
         Amendment::SpanFreed => {
             let span = track.spans.get_mut(row as usize).ok_or(damaged("a span is not there"))?;
-            span.freed = from_index(value)?;
+            span.freed = decode_index(value)?;
         }
     }
     Ok(())

@@ -149,7 +149,7 @@ fn a_life_that_ends_before_it_begins_is_damage() {
     }
     track.blocks.set_freed(2, 1);
     let file = written(&Recording { tracks: vec![track], ..Recording::default() });
-    let (recording, problems) = Recording::read_far(&file[..], Limits::default()).unwrap();
+    let (recording, problems) = Recording::read_until_fault(&file[..], Limits::default()).unwrap();
     assert_eq!(recording.tracks.len(), 0, "the track is left out");
     assert!(problems[0].to_string().contains("ends before it begins"), "{}", problems[0]);
 }
@@ -261,7 +261,7 @@ fn a_file_that_breaks_off_is_good_up_to_there() {
     writer.flush().unwrap();
     // Simulates a killed process.
     drop(writer);
-    let (read, problems) = Recording::read_far(&file[..], Limits::default()).unwrap();
+    let (read, problems) = Recording::read_until_fault(&file[..], Limits::default()).unwrap();
     assert_eq!(read.tracks[0].moments(), track.moments());
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(matches!(read.tracks[0].unknown.last(), Some(Unknown::Rest { .. })));
@@ -285,7 +285,7 @@ fn a_reader_sees_one_section_at_a_time() {
 fn an_event_takes_forty_bytes_at_the_most() {
     let mut track = full(10_000);
     track.shrink();
-    let each = track.memory() as f64 / f64::from(track.now());
+    let each = track.memory() as f64 / f64::from(track.next_moment());
     assert!(each <= 40.0, "{each}");
     // The worst case for the file size: every block with a call, an owner and a stack, and no other events.
     let mut dear = Track::default();
@@ -311,7 +311,7 @@ fn an_event_takes_forty_bytes_at_the_most() {
         dear.free(block, 0, StackId(index), totals);
     }
     dear.shrink();
-    let each = dear.memory() as f64 / f64::from(dear.now());
+    let each = dear.memory() as f64 / f64::from(dear.next_moment());
     assert!(each <= 40.0, "{each}");
 }
 

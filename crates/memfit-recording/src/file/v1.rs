@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::parts::{category, phase};
-use super::{Result, damaged, device, from_index, from_optional, small};
+use super::{Result, damaged, decode_index, decode_optional, to_device, to_u32};
 use crate::columns::ColumnReader;
 use crate::table::decode;
 use crate::{Block, Call, Moment, MomentKind, Recording, StackId, TextId, Track, Unknown};
@@ -24,8 +24,8 @@ pub(super) fn read_tracks(columns: &mut ColumnReader<impl Read>, recording: &mut
 
 fn read_track(from: &mut ColumnReader<impl Read>) -> Result<Track> {
     let mut track = Track {
-        pid: from.small()?,
-        rank: from_optional(from.number()?).map(small).transpose()?,
+        pid: from.number_u32()?,
+        rank: decode_optional(from.number()?).map(to_u32).transpose()?,
         truncated: from.number()? != 0,
         ..Track::default()
     };
@@ -56,7 +56,7 @@ fn read_moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
         .map(|row| {
             Ok(Moment {
                 kind: kind(kinds[row], subjects[row])?,
-                device: device(devices[row])?,
+                device: to_device(devices[row])?,
                 allocated: allocated[row],
                 reserved: reserved[row],
                 time_us: None,
@@ -87,13 +87,13 @@ fn read_blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
             Ok(Block {
                 address: addresses[row],
                 bytes: bytes[row],
-                requested: from_optional(requested[row]),
-                born: small(born[row])?,
-                freed: from_index(freed[row])?,
-                call: from_index(calls[row])?,
-                module: TextId(small(modules[row])?),
-                owner: TextId(small(owners[row])?),
-                thread: small(threads[row])?,
+                requested: decode_optional(requested[row]),
+                born: to_u32(born[row])?,
+                freed: decode_index(freed[row])?,
+                call: decode_index(calls[row])?,
+                module: TextId(to_u32(modules[row])?),
+                owner: TextId(to_u32(owners[row])?),
+                thread: to_u32(threads[row])?,
                 phase: phase(phases[row])?,
                 noted: category(noted[row])?,
                 ..Block::default()
@@ -112,11 +112,11 @@ fn read_calls(from: &mut ColumnReader<impl Read>) -> Result<Vec<Call>> {
     (0..count)
         .map(|row| {
             Ok(Call {
-                module: TextId(small(modules[row])?),
-                thread: small(threads[row])?,
-                parent: from_index(parents[row])?,
-                began: small(began[row])?,
-                ended: from_index(ended[row])?,
+                module: TextId(to_u32(modules[row])?),
+                thread: to_u32(threads[row])?,
+                parent: decode_index(parents[row])?,
+                began: to_u32(began[row])?,
+                ended: decode_index(ended[row])?,
             })
         })
         .collect()

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::{MAGIC, MAX_SECTION_ROWS, Result, VERSION, index, optional, tag};
+use super::{MAGIC, MAX_SECTION_ROWS, Result, VERSION, encode_index, encode_optional, tag};
 use crate::columns::ColumnWriter;
 use crate::table::{BlockChange, encode};
 use crate::{MomentKind, NEVER, Origin, Refusal, TracedSettings, Track, Unknown};
@@ -94,12 +94,12 @@ impl<W: Write> RecordingWriter<W> {
             columns.number(tag::BEGIN)?;
             columns.number(number as u64)?;
             columns.number(u64::from(track.pid))?;
-            columns.number(optional(track.rank.map(u64::from)))?;
+            columns.number(encode_optional(track.rank.map(u64::from)))?;
             self.current = Some(number);
         }
         write_tables(columns, track, &mut done)?;
         loop {
-            let end = track.now().min(done.moments.saturating_add(MAX_SECTION_ROWS));
+            let end = track.next_moment().min(done.moments.saturating_add(MAX_SECTION_ROWS));
             // Rows are written before the rows that refer to them.
             let calls =
                 done.calls + track.calls[done.calls..].iter().take_while(|call| call.began < end).count();
@@ -115,7 +115,7 @@ impl<W: Write> RecordingWriter<W> {
             write_moments(columns, track, done.moments, end)?;
             (done.calls, done.spans, done.ranges, done.blocks, done.moments) =
                 (calls, spans, ranges, blocks, end);
-            if end == track.now() {
+            if end == track.next_moment() {
                 break;
             }
         }
@@ -185,7 +185,7 @@ fn write_calls<W: Write>(to: &mut Columns<W>, calls: &[crate::Call]) -> Result<(
     if begin(to, tag::CALLS, calls.len())? {
         to.column(calls.iter().map(|call| u64::from(call.module.0)))?;
         to.column(calls.iter().map(|call| u64::from(call.thread)))?;
-        to.deltas(calls.iter().map(|call| index(call.parent)))?;
+        to.deltas(calls.iter().map(|call| encode_index(call.parent)))?;
     }
     Ok(())
 }
@@ -218,8 +218,8 @@ fn write_blocks<W: Write>(to: &mut Columns<W>, track: &Track, from: u32, end: u3
     if begin(to, tag::BLOCKS, (end - from) as usize)? {
         to.deltas(blocks().map(|block| block.address))?;
         to.column(blocks().map(|block| block.bytes))?;
-        to.column(blocks().map(|block| optional(block.requested)))?;
-        to.deltas(blocks().map(|block| index(block.call)))?;
+        to.column(blocks().map(|block| encode_optional(block.requested)))?;
+        to.deltas(blocks().map(|block| encode_index(block.call)))?;
         to.column(blocks().map(|block| u64::from(block.module.0)))?;
         to.column(blocks().map(|block| u64::from(block.owner.0)))?;
         to.column(blocks().map(|block| u64::from(block.thread)))?;
@@ -262,8 +262,8 @@ fn write_amendments<W: Write>(
         let Some(now) = track.block(*block) else { continue };
         let value = match what {
             super::Amendment::Freed if ends_itself(*block, now.freed) => continue,
-            super::Amendment::Freed => index(now.freed),
-            super::Amendment::Requested => optional(now.requested),
+            super::Amendment::Freed => encode_index(now.freed),
+            super::Amendment::Requested => encode_optional(now.requested),
             super::Amendment::Noted => now.noted.map_or(0, |category| u64::from(category.code())),
             super::Amendment::Owner => u64::from(now.owner.0),
             super::Amendment::SpanFreed => continue,
@@ -273,7 +273,7 @@ fn write_amendments<W: Write>(
     for block in blocks.0..blocks.1 {
         let freed = track.blocks.freed(block);
         if freed != NEVER && !ends_itself(block, freed) {
-            rows.push((super::Amendment::Freed as u64, block, index(freed)));
+            rows.push((super::Amendment::Freed as u64, block, encode_index(freed)));
         }
     }
     for span in spans.0..spans.1 {
@@ -281,7 +281,7 @@ fn write_amendments<W: Write>(
         let ends_itself =
             track.moment(freed).is_some_and(|moment| moment.kind == MomentKind::SegmentFree(span as u32));
         if freed != NEVER && !ends_itself {
-            rows.push((super::Amendment::SpanFreed as u64, span as u32, index(freed)));
+            rows.push((super::Amendment::SpanFreed as u64, span as u32, encode_index(freed)));
         }
     }
     for rows in rows.chunks(MAX_SECTION_ROWS as usize) {

@@ -132,7 +132,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             }
             op::LONG1 => {
                 let length = usize::from(self.input.byte()?);
-                let number = long(self.input.bytes(length)?);
+                let number = decode_integer(self.input.bytes(length)?);
                 self.stack.push(number);
             }
             op::MARK => self.mark()?,
@@ -184,7 +184,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             op::LONG4 => {
                 let length = u64::from(u32::from_le_bytes(self.input.array()?));
                 self.check_length(length)?;
-                let number = long(self.input.bytes(length as usize)?);
+                let number = decode_integer(self.input.bytes(length as usize)?);
                 self.stack.push(number);
                 Ok(())
             }
@@ -427,7 +427,7 @@ pub(super) fn long_of_eight(length: u8, bytes: &[u8]) -> i64 {
 }
 
 /// Decodes a little-endian two's complement integer.
-fn long(bytes: &[u8]) -> Value {
+fn decode_integer(bytes: &[u8]) -> Value {
     let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let fill = if negative { 0xff } else { 0 };
     let (low, high) = bytes.split_at(bytes.len().min(8));

@@ -12,7 +12,7 @@ pub(crate) struct Blocks {
     addresses: Addresses,
     bytes: Packed<9>,
     /// Block size minus requested size, plus one; 0 if the requested size is not known.
-    beyond: Packed<0>,
+    rounding: Packed<0>,
     born: Vec<u32>,
     freed: Vec<u32>,
     /// Index plus one, 0 for never; `calls` is encoded alike.
@@ -69,7 +69,7 @@ impl Blocks {
         let row = self.born.len();
         self.addresses.push(block.address);
         self.bytes.push(block.bytes);
-        self.beyond.push(beyond(block.bytes, block.requested));
+        self.rounding.push(encode_rounding(block.bytes, block.requested));
         self.born.push(block.born);
         self.freed.push(block.freed);
         self.completed.set(row, block.completed.wrapping_add(1));
@@ -91,7 +91,7 @@ impl Blocks {
         Some(Block {
             address: self.addresses.get(row),
             bytes,
-            requested: self.beyond.get(row).checked_sub(1).map(|beyond| bytes.saturating_sub(beyond)),
+            requested: self.rounding.get(row).checked_sub(1).map(|rounding| bytes.saturating_sub(rounding)),
             born,
             freed: self.freed[row],
             completed: self.completed.get(row).wrapping_sub(1),
@@ -164,10 +164,13 @@ impl Blocks {
     pub(crate) fn set_bytes(&mut self, index: u32, bytes: u64) {
         let row = index as usize;
         if row < self.len() {
-            let asked =
-                self.beyond.get(row).checked_sub(1).map(|beyond| self.bytes.get(row).saturating_sub(beyond));
+            let asked = self
+                .rounding
+                .get(row)
+                .checked_sub(1)
+                .map(|rounding| self.bytes.get(row).saturating_sub(rounding));
             self.bytes.set(row, bytes);
-            self.beyond.set(row, beyond(bytes, asked));
+            self.rounding.set(row, encode_rounding(bytes, asked));
         }
     }
 
@@ -175,7 +178,7 @@ impl Blocks {
         self.log_change(Amendment::Requested, index);
         let row = index as usize;
         let bytes = self.bytes.get(row);
-        self.beyond.set(row, beyond(bytes, requested));
+        self.rounding.set(row, encode_rounding(bytes, requested));
     }
 
     pub(crate) fn set_noted(&mut self, index: u32, noted: Option<Category>) {
@@ -203,7 +206,7 @@ impl Blocks {
     pub(crate) fn shrink(&mut self) {
         self.addresses.shrink();
         self.bytes.shrink();
-        self.beyond.shrink();
+        self.rounding.shrink();
         self.born.shrink_to_fit();
         self.freed.shrink_to_fit();
         self.phases.shrink_to_fit();
@@ -221,7 +224,7 @@ impl Blocks {
         let sparse = [&self.completed, &self.calls, &self.modules, &self.owners, &self.threads];
         self.addresses.memory()
             + self.bytes.memory()
-            + self.beyond.memory()
+            + self.rounding.memory()
             + 4 * (self.born.capacity() + self.freed.capacity())
             + sparse.iter().map(|column| column.memory()).sum::<usize>()
             + self.streams.memory()
@@ -231,7 +234,8 @@ impl Blocks {
     }
 }
 
-fn beyond(bytes: u64, requested: Option<u64>) -> u64 {
+/// Encodes a block's rounding: its size minus the requested size, plus one; 0 if that is not known.
+fn encode_rounding(bytes: u64, requested: Option<u64>) -> u64 {
     requested.map_or(0, |requested| bytes.saturating_sub(requested).saturating_add(1))
 }
 

@@ -31,13 +31,13 @@ impl<const SHIFT: u32> Packed<SHIFT> {
     }
 
     pub(super) fn push(&mut self, value: u64) {
-        let code = Self::short(value).unwrap_or_else(|| self.widen(value));
+        let code = Self::narrow(value).unwrap_or_else(|| self.widen(value));
         self.small.push(code);
     }
 
     pub(super) fn set(&mut self, row: usize, value: u64) {
         let Some(&before) = self.small.get(row) else { return };
-        let code = match Self::short(value) {
+        let code = match Self::narrow(value) {
             Some(code) => code,
             None if before & WIDE != 0 => {
                 if let Some(place) = self.wide.get_mut((before & !WIDE) as usize) {
@@ -59,11 +59,13 @@ impl<const SHIFT: u32> Packed<SHIFT> {
         }
     }
 
-    fn short(value: u64) -> Option<u32> {
-        let short = u32::try_from(value >> SHIFT).ok().filter(|short| short & WIDE == 0)?;
-        (u64::from(short) << SHIFT == value).then_some(short)
+    /// Code of a value that fits into a row; `None` if it belongs into the side table.
+    fn narrow(value: u64) -> Option<u32> {
+        let narrow = u32::try_from(value >> SHIFT).ok().filter(|narrow| narrow & WIDE == 0)?;
+        (u64::from(narrow) << SHIFT == value).then_some(narrow)
     }
 
+    /// Adds a value to the side table, and returns the code that refers to it.
     fn widen(&mut self, value: u64) -> u32 {
         self.wide.push(value);
         (self.wide.len() as u32 - 1) | WIDE

@@ -1,10 +1,10 @@
-"""Measures the GPU for `memfit calibrate`: plain timings and sizes, without conclusions.
+"""Measures the GPU for `memfit calibrate`: reports raw timings and sizes; the parent process evaluates them.
 
 Each fact is one line of JSON on standard output. After a stage it waits for a line on standard input, while
 the parent process inspects the GPU from outside.
 
-  python card.py             one GPU: memory outside the allocator, rates, bandwidths, launches
-  python card.py --ranks     one rank of several: communicators
+  python gpu.py            one GPU: memory outside the allocator, rates, bandwidths, launches
+  python gpu.py --ranks    one rank of several: communicators
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn import functional
 
 MIB = 1 << 20
 # Work is repeated to take about this long, so that launches do not count.
-TOGETHER_MS = 20.0
+SAMPLE_MS = 20.0
 # A matrix product that takes longer is large enough.
 LARGE_MS = 100.0
 SAMPLES = 7
@@ -30,14 +30,14 @@ SAMPLES = 7
 SAMPLES_OF_LONG_WORK = 3
 
 
-def say(**fact: object) -> None:
+def report(**fact: object) -> None:
     print(json.dumps(fact), flush=True)
 
 
 def stage(name: str) -> None:
     """Wait until the parent process has inspected the GPU."""
     torch.cuda.synchronize()
-    say(kind="stage", name=name, reserved=torch.cuda.memory_reserved())
+    report(kind="stage", name=name, reserved=torch.cuda.memory_reserved())
     sys.stdin.readline()
 
 
@@ -47,7 +47,9 @@ def attempt(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # any error: the catalogue's value is kept
-        say(kind="gap", what=what, why=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+        report(
+            kind="not_measured", what=what, why=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        )
     torch.cuda.empty_cache()
 
 
@@ -62,25 +64,25 @@ def elapsed(work: Callable[[], object], times: int) -> float:
     return start.elapsed_time(end)
 
 
-def sample(name: str, amount: float, work: Callable[[], object]) -> None:
+def report_samples(name: str, amount: float, work: Callable[[], object]) -> None:
     """Report the nanoseconds per call of `work`, which processes `amount` of something."""
     elapsed(work, 2)
     once = elapsed(work, 1)
-    times = max(1, min(200, round(TOGETHER_MS / max(once, 1e-3))))
+    times = max(1, min(200, round(SAMPLE_MS / max(once, 1e-3))))
     samples = SAMPLES if once < 2 * LARGE_MS else SAMPLES_OF_LONG_WORK
     took = [elapsed(work, times) / times * 1e6 for _ in range(samples)]
-    say(kind="sample", name=name, amount=amount, nanoseconds=took)
+    report(kind="sample", name=name, amount=amount, nanoseconds=took)
 
 
-def facts() -> None:
-    card = torch.cuda.get_device_properties(0)
+def report_gpu() -> None:
+    gpu = torch.cuda.get_device_properties(0)
     free, total = torch.cuda.mem_get_info()
-    say(
-        kind="card",
-        name=card.name,
-        memory=card.total_memory,
-        capability=[card.major, card.minor],
-        uuid=str(getattr(card, "uuid", "")),
+    report(
+        kind="gpu",
+        name=gpu.name,
+        memory=gpu.total_memory,
+        capability=[gpu.major, gpu.minor],
+        uuid=str(getattr(gpu, "uuid", "")),
         free=free,
         total=total,
         count=torch.cuda.device_count(),
@@ -127,7 +129,7 @@ def train(dtype: torch.dtype) -> None:
         optimizer.zero_grad()
 
 
-def use_more() -> None:
+def load_more_libraries() -> None:
     """Load the libraries of other scripts: other types, other layers, sorting and indexing."""
     x = torch.randn(64, 64, device="cuda")
     rows = torch.randint(64, (64,), device="cuda")
@@ -145,7 +147,7 @@ def use_more() -> None:
 # -----------------------------------------------------------------------------------------------------------
 
 
-def multiply(name: str, make: Callable[[int], Callable[[], object]]) -> None:
+def measure_product(name: str, make: Callable[[int], Callable[[], object]]) -> None:
     """Measure products of two sizes, large enough to keep every multiprocessor busy."""
     with attempt(f"rate of {name}"):
         size = 4096
@@ -155,10 +157,10 @@ def multiply(name: str, make: Callable[[int], Callable[[], object]]) -> None:
             size = 8192
         del work
         for each in (size, size * 3 // 4):
-            sample(name, 2.0 * each**3, make(each))
+            report_samples(name, 2.0 * each**3, make(each))
 
 
-def plain(dtype: torch.dtype) -> Callable[[int], Callable[[], object]]:
+def matrix_product(dtype: torch.dtype) -> Callable[[int], Callable[[], object]]:
     def make(size: int) -> Callable[[], object]:
         a, b = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
         out = torch.empty_like(a)
@@ -167,53 +169,53 @@ def plain(dtype: torch.dtype) -> Callable[[int], Callable[[], object]]:
     return make
 
 
-def integers(size: int) -> Callable[[], object]:
+def int8_product(size: int) -> Callable[[], object]:
     a, b = (torch.randint(-9, 9, (size, size), device="cuda", dtype=torch.int8) for _ in range(2))
     return lambda: torch._int_mm(a, b.t())
 
 
-def eighths(size: int) -> Callable[[], object]:
+def fp8_product(size: int) -> Callable[[], object]:
     a, b = (torch.randn(size, size, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
     one = torch.ones((), device="cuda")
     return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
 
-def rates(capability: tuple[int, int]) -> None:
+def measure_rates(capability: tuple[int, int]) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    multiply("fp64", plain(torch.float64))
-    multiply("fp32", plain(torch.float32))
-    multiply("fp16", plain(torch.float16))
+    measure_product("fp64", matrix_product(torch.float64))
+    measure_product("fp32", matrix_product(torch.float32))
+    measure_product("fp16", matrix_product(torch.float16))
     if capability >= (8, 0):
-        multiply("bf16", plain(torch.bfloat16))
+        measure_product("bf16", matrix_product(torch.bfloat16))
         torch.backends.cuda.matmul.allow_tf32 = True
-        multiply("tf32", plain(torch.float32))
+        measure_product("tf32", matrix_product(torch.float32))
         torch.backends.cuda.matmul.allow_tf32 = False
     if capability >= (7, 2):
-        multiply("int8", integers)
+        measure_product("int8", int8_product)
     if capability >= (8, 9):
-        multiply("fp8", eighths)
+        measure_product("fp8", fp8_product)
 
 
 # --- bandwidths and launches
 # -----------------------------------------------------------------------------------------
 
 
-def memory(free: int) -> None:
+def memory_bandwidth(free: int) -> None:
     with attempt("memory bandwidth"):
         size = min(1024 * MIB, free // 8)
         source, target = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
-        sample("memory", 2.0 * size, lambda: target.copy_(source))
+        report_samples("memory", 2.0 * size, lambda: target.copy_(source))
 
 
-def link(name: str, pinned: bool, size: int) -> None:
+def link_bandwidth(name: str, pinned: bool, size: int) -> None:
     with attempt(f"link, {name}"):
         host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
-        card = torch.empty(size, dtype=torch.uint8, device="cuda")
-        sample(f"to_card_{name}", size, lambda: card.copy_(host, non_blocking=True))
-        sample(f"to_host_{name}", size, lambda: host.copy_(card, non_blocking=True))
+        device = torch.empty(size, dtype=torch.uint8, device="cuda")
+        report_samples(f"to_card_{name}", size, lambda: device.copy_(host, non_blocking=True))
+        report_samples(f"to_host_{name}", size, lambda: host.copy_(device, non_blocking=True))
 
 
-def launches(free: int) -> None:
+def launch_time(free: int) -> None:
     """Measure short kernels that were all queued before the first of them began."""
     with attempt("launches"):
         size = min(1024 * MIB, free // 8)
@@ -225,14 +227,14 @@ def launches(free: int) -> None:
             for _ in range(max(1, round(60 / once))):
                 target.copy_(source)
             took.append(elapsed(lambda: small.add_(1), many) / many * 1e6)
-        say(kind="sample", name="launch", amount=1.0, nanoseconds=took)
+        report(kind="sample", name="launch", amount=1.0, nanoseconds=took)
 
 
 # --- communicators
 # ---------------------------------------------------------------------------------------------------
 
 
-def communicators() -> None:
+def measure_communicators() -> None:
     import torch.distributed as dist
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -250,38 +252,38 @@ def communicators() -> None:
     dist.broadcast(tensor, 0)
     stage("all")
     # Bytes over each GPU's link in a ring.
-    sample("peers", 2.0 * (size - 1) / size * tensor.nbytes, lambda: dist.all_reduce(tensor))
+    report_samples("peers", 2.0 * (size - 1) / size * tensor.nbytes, lambda: dist.all_reduce(tensor))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def one_card() -> None:
-    say(kind="stage", name="before", reserved=0)
+def measure_one_gpu() -> None:
+    report(kind="stage", name="before", reserved=0)
     sys.stdin.readline()
     torch.empty(1, device="cuda")
     stage("context")
-    facts()
+    report_gpu()
     torch.mm(torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda")).relu_().sum().item()
     stage("basic")
     capability = torch.cuda.get_device_capability()
     train(torch.bfloat16 if capability >= (8, 0) else torch.float16)
     stage("training")
     with attempt("libraries beyond a training step"):
-        use_more()
+        load_more_libraries()
     free = torch.cuda.mem_get_info()[0]
     steps: Iterable[Callable[[], None]] = (
-        lambda: rates(capability),
-        lambda: memory(free),
-        lambda: link("pinned", True, min(256 * MIB, free // 8)),
-        lambda: link("pageable", False, min(64 * MIB, free // 8)),
-        lambda: launches(free),
+        lambda: measure_rates(capability),
+        lambda: memory_bandwidth(free),
+        lambda: link_bandwidth("pinned", True, min(256 * MIB, free // 8)),
+        lambda: link_bandwidth("pageable", False, min(64 * MIB, free // 8)),
+        lambda: launch_time(free),
     )
     for step in steps:
         step()
     stage("everything")
-    say(kind="end")
+    report(kind="end")
 
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
-    communicators() if "--ranks" in sys.argv else one_card()
+    measure_communicators() if "--ranks" in sys.argv else measure_one_gpu()
