@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use memfit_patch::{BlockCall, RecordedFacts};
-use memfit_recording::TextId;
+use memfit_recording::{TextId, Track};
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, autocast, size};
@@ -206,6 +206,21 @@ fn shortfall(analysis: &Analysis<'_>, requested: u64) -> String {
     }
 }
 
+/// Returns `false` if the recorded stacks show which functions of PyTorch ran, and batch normalisation is not
+/// among them. Compiled code shows no functions.
+fn may_have_batch_norm(track: &Track) -> bool {
+    let mut shows_functions = false;
+    for frame in track.stacks.frames() {
+        let (file, name) = (track.texts.get(frame.file), track.texts.get(frame.name));
+        let is_compiled = ["/torch/_dynamo/", "/torch/_inductor/"].iter().any(|part| file.contains(part));
+        if is_compiled || file.ends_with("torch/nn/modules/batchnorm.py") || name.contains("batch_norm") {
+            return true;
+        }
+        shows_functions |= file.ends_with("torch/nn/functional.py");
+    }
+    !shows_functions
+}
+
 /// Remedies that make a step smaller, those that keep the training results first.
 fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> {
     let timeline = &analysis.timeline;
@@ -221,8 +236,11 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
         let apply = analysis.change(Lever::Checkpointing, &lines, RecordedFacts::Nothing);
-        let how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass; BatchNorm in a block would update its running statistics twice";
-        fixes.push(modelled_fix(analysis, Lever::Checkpointing, saves, how.to_owned(), apply));
+        let mut how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass".to_owned();
+        if may_have_batch_norm(analysis.timeline.track) {
+            how.push_str("; in blocks with BatchNorm, this alone would update running statistics twice: the patch of `memfit plan --diff` updates them once");
+        }
+        fixes.push(modelled_fix(analysis, Lever::Checkpointing, saves, how, apply));
         let offload = around_the_model(analysis, Lever::ActivationOffload);
         let largest = timeline.live().filter(|life| of_step(life));
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);

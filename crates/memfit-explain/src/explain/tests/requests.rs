@@ -403,8 +403,8 @@ fn what_a_leak_keeps_is_not_saved_by_remedies_for_a_step() {
     assert_eq!(saves(Lever::Checkpointing), Some(1536 * MIB));
 }
 
-/// What autocast saves of activations of these operations, in MiB, or `None` if it is not offered.
-fn saved_by_autocast(operations: &[(&str, &str)]) -> Option<u64> {
+/// Explanation of a training whose memory is filled by activations of these operations.
+fn filled_by(operations: &[(&str, &str)]) -> Explanation {
     let mut run = Growing::default();
     let placed = run.stack(&PLACED);
     run.alloc(placed, MIB, MIB);
@@ -417,8 +417,35 @@ fn saved_by_autocast(operations: &[(&str, &str)]) -> Option<u64> {
     let limit = (256 * operations.len() as u64 + 100) * MIB;
     let explanation = explained(&run.fail(last, 256 * MIB), Some(limit), "").unwrap();
     assert_eq!(explanation.cause, Cause::TooBig, "{:?}", explanation.considered);
+    explanation
+}
+
+/// What autocast saves of activations of these operations, in MiB, or `None` if it is not offered.
+fn saved_by_autocast(operations: &[(&str, &str)]) -> Option<u64> {
+    let explanation = filled_by(operations);
     let fix = explanation.fixes.iter().find(|fix| fix.lever == Lever::AutocastBf16);
     fix.map(|fix| fix.saves / MIB)
+}
+
+#[test]
+fn checkpointing_warns_of_batch_norm_only_where_it_may_run() {
+    const FUNCTIONS: &str = "/v/site-packages/torch/nn/functional.py";
+    let [relu, batch_norm] = ["relu", "batch_norm"].map(|name| (FUNCTIONS, name));
+    let sync = ("/v/site-packages/torch/nn/modules/batchnorm.py", "forward");
+    let compiled = ("/v/site-packages/torch/_dynamo/eval_frame.py", "compile_wrapper");
+    let linear = ("/v/site-packages/torch/nn/modules/linear.py", "forward");
+    for (operations, expected) in [
+        (vec![relu, linear, relu], false),
+        (vec![relu, batch_norm, relu], true),
+        (vec![relu, sync, relu], true),
+        (vec![relu, compiled, relu], true),
+        // No function of PyTorch is recorded.
+        (vec![linear, linear, linear], true),
+    ] {
+        let explanation = filled_by(&operations);
+        let fix = explanation.fixes.iter().find(|fix| fix.lever == Lever::Checkpointing).unwrap();
+        assert_eq!(fix.how.contains("BatchNorm"), expected, "{operations:?}");
+    }
 }
 
 #[test]
