@@ -1,5 +1,7 @@
 //! Facts of a completed run: the input of the verdict and the report.
 
+mod gpu_peaks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,7 +17,6 @@ use memfit_vocabulary::Remark;
 
 use crate::block_use::BlockUse;
 use crate::environment::Command;
-use crate::gpus;
 use crate::host::HostPeaks;
 use crate::inbox::{Inbox, Speaker};
 use crate::not_run;
@@ -351,7 +352,7 @@ pub(crate) fn gather(
         wall,
         last_output,
         ranks,
-        gpus: gpus::peaks(&ledger),
+        gpus: gpu_peaks::gpu_peaks(&ledger),
         setup,
     }
 }

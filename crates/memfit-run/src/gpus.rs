@@ -1,6 +1,5 @@
-//! The GPUs of a process that sees several: the peak of each, and what a split between them leaves unused.
+//! Remark on a process that sees several GPUs and uses them unevenly.
 
-use memfit_channel::ledger::LedgerView;
 use memfit_report::remarks::Note;
 use memfit_report::text::size;
 use memfit_report::wire::GpuPeak;
@@ -11,18 +10,6 @@ use crate::{Card, Request};
 
 /// Minimum difference between the fullest GPU and the mean, as a share of the fullest, that is remarked on.
 const MIN_UNEVEN_SHARE: f64 = 0.1;
-
-/// Peaks of all GPUs, in the order of their numbers.
-pub(crate) fn peaks(ledger: &LedgerView) -> Vec<GpuPeak> {
-    (0_u32..)
-        .zip(&ledger.cards)
-        .map(|(gpu, card)| GpuPeak {
-            gpu,
-            device: card.peak_device,
-            device_upper: card.peak_device_upper.max(card.peak_device),
-        })
-        .collect()
-}
 
 /// Remark on GPUs that a single process left unused, or used unevenly.
 pub(crate) fn note(request: &Request, facts: &Facts) -> Option<Note> {
