@@ -116,8 +116,8 @@ fn larger_gpu(analysis: &Analysis<'_>, room: u64) -> Fix {
     for_whole_steps(analysis, fix)
 }
 
-/// Returns `true` if the needs of a whole step are known: the first one creates the optimizer's state, so that
-/// the second may need more.
+/// Returns `true` if the needs of a whole step are known: the first one creates the optimizer's state, so
+/// that the second may need more.
 fn saw_whole_steps(analysis: &Analysis<'_>) -> bool {
     analysis.timeline.steps_at(analysis.timeline.trouble.moment) >= 2
 }
