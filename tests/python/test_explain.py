@@ -186,7 +186,8 @@ def test_the_first_fix_makes_it_fit(
     case: Case, as_they_are: dict[str, dict[str, Any]], mended: dict[str, dict[str, Any]]
 ) -> None:
     fix = as_they_are[case.script]["fixes"][0]
-    assert fix["fits"] is True
+    # It fails in its first forward pass: what a whole step needs is unknown.
+    assert fix["fits"] is (None if case.script == "too_big" else True)
     if case.lever:
         assert fix["lever"] == case.lever
     if can_be_applied(fix):
