@@ -342,4 +342,4 @@ def test_the_budget_holds_by_the_process_s_own_peak() -> None:
     command += ["--images", "200", "--memory", "160MiB", "--batch-size", "8", "--threads", "4"]
     finished = subprocess.run(command, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "200 of 200, 0 left out" in finished.stdout
+    assert "200 of 200, 0 skipped" in finished.stdout
