@@ -200,6 +200,8 @@ This state: {result["date"]}, memfit at commit {", ".join(result["commits"])}; {
 
 - Other settings have other batches: the optimizer, gradient checkpointing, compiled models, longer sequences.
   `memfit cards --batch 8,16,32 -- YOUR COMMAND` computes them for your script.
+- PyTorch has fused attention in bf16 from Ampere on: on a T4, autocast to bf16 needs more memory for attention than fp32
+  does.
 - The atlas does not search for plans yet. [`memfit plan`](plan.md) makes larger batches fit.
 - Models whose memory depends on values, such as detectors, are computed with two objects in each image.
 """
