@@ -33,8 +33,8 @@
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
 use memfit_source::{
-    Argument, Call, Device, Facts, Flags, FunctionId, GraphState, IterableKind, Kind, LoopId, OpKind, Store, StoreKind,
-    Value,
+    Argument, Call, Device, Facts, Flags, FunctionId, GraphState, IterableKind, Kind, LoopId, OpKind, Store,
+    StoreKind, Value,
 };
 
 use crate::data::is_over_data;
@@ -287,9 +287,9 @@ fn of_returned(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !collects || !["training", "validation", "test"].contains(&phase) {
             continue;
         }
-        let mut large = function.returned_parts().filter(|part| {
-            part.key.is_some() && is_batch_or_output(context, id, context.slice(part.span))
-        });
+        let mut large = function
+            .returned_parts()
+            .filter(|part| part.key.is_some() && is_batch_or_output(context, id, context.slice(part.span)));
         let Some(first) = large.next() else { continue };
         let mut found = findings.report(
             first.span,

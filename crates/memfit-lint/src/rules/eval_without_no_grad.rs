@@ -35,7 +35,9 @@
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
-use memfit_source::{Facts, FunctionId, Grad, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind};
+use memfit_source::{
+    Facts, FunctionId, Grad, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind,
+};
 
 use crate::data::is_over_data;
 use crate::passes::{Pass, is_fed_by, is_volatile, mode_of, passes};
@@ -198,8 +200,8 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
             && tests(&facts.function(function).name)
             && is_fed_by(context, pass, looped)
     };
-    let said = names_evaluation(&facts.function(function).name)
-        && (within_batches || !over.is_while && goes_over());
+    let said =
+        names_evaluation(&facts.function(function).name) && (within_batches || !over.is_while && goes_over());
     let plays = over.is_while && names_evaluation(&facts.function(function).name);
     eval_mode && (!over.is_while || plays) && is_fed_by(context, pass, looped) || named && pass.is_own || said
 }

@@ -73,11 +73,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 
 /// Call and state by which a backward pass goes through the graphs of iterations before: a value that a call
 /// in the loop both takes and returns.
-pub(super) fn carried_state(
-    context: &Context<'_>,
-    op: &Op,
-    backward: &Backward,
-) -> Option<(Span, String)> {
+pub(super) fn carried_state(context: &Context<'_>, op: &Op, backward: &Backward) -> Option<(Span, String)> {
     let facts = context.facts;
     // With `retain_graph`, it goes through the graphs of all iterations before. The step may be a function
     // that takes the state and returns it.
@@ -96,9 +92,8 @@ pub(super) fn carried_state(
         if cuts_state(facts, call) {
             return None;
         }
-        let own = |name: &&str| {
-            names(bound).any(|word| word == *name) || is_unpacked(context, looped, bound, name)
-        };
+        let own =
+            |name: &&str| names(bound).any(|word| word == *name) || is_unpacked(context, looped, bound, name);
         call.arguments.iter().find_map(|argument| {
             // A returned number or device has no graph. What this iteration computed before is new.
             let hangs = argument.value.graph.overlaps(earlier)

@@ -34,8 +34,8 @@
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
 use memfit_source::{
-    Backward, Call, Divisor, ExpressionKind, Facts, Flags, FunctionId, Kind, Loop, Op, OpKind, Operator, Residue,
-    StatementKind, Window,
+    Backward, Call, Divisor, ExpressionKind, Facts, Flags, FunctionId, Kind, Loop, Op, OpKind, Operator,
+    Residue, StatementKind, Window,
 };
 
 use crate::divisors::{divides_by, is_window};
@@ -124,9 +124,7 @@ fn has_divided_rate(facts: &Facts, window: &Window) -> bool {
     // An optimizer that is made elsewhere, or gets another name, may be any of them.
     let is_known = facts.calls.iter().filter(made).any(is_own);
     let mut optimizers = facts.calls.iter().filter(made).filter(|call| !is_known || is_own(call));
-    optimizers.any(|call| {
-        call.keyword("lr").is_some_and(|rate| facts.slice(rate.value_span).contains('/'))
-    })
+    optimizers.any(|call| call.keyword("lr").is_some_and(|rate| facts.slice(rate.value_span).contains('/')))
 }
 
 /// Returns `true` if nothing that the loss of a window may come from divides by its length: what computes the
