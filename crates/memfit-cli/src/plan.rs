@@ -392,7 +392,7 @@ impl Tries<'_> {
             step_ms_low: of_batch(report.time.step_ms_low),
             step_ms_high: of_batch(report.time.step_ms_high),
             busy: busy(&report),
-            gpus_used: report.gpus.iter().map(|gpu| u32::from(gpu.device > 0)).sum(),
+            gpus_used: report.gpus.iter().map(|gpu| u32::from(gpu.was_used())).sum(),
             refused,
             problem: (!fits && !short)
                 .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))

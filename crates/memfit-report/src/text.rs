@@ -93,6 +93,11 @@ pub fn count(number: u64) -> String {
     out
 }
 
+/// `once`, `3 times`.
+pub fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
 /// A size that may be negative.
 pub fn signed_size(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };

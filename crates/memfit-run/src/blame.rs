@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 
 use memfit_channel::Planned;
 use memfit_report::remarks::{Note, Stake};
+use memfit_report::text::times;
 use memfit_report::wire::Exception;
 use memfit_vocabulary::Remark;
 
@@ -77,10 +78,6 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
 
 /// Changes by memfit to what the script saw, the most likely to matter first.
 fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<String> {
-    let times = |count: u64| match count {
-        1 => "once".to_owned(),
-        count => format!("{count} times"),
-    };
     let mut changes = Vec::new();
     if let Some(samples) = micro_batch(&exception.traceback) {
         changes.push(format!("`memfit.Step` ran a part of a batch by itself ({samples})"));

@@ -17,7 +17,7 @@ pub(crate) fn note(request: &Request, facts: &Facts) -> Option<Note> {
     if facts.ranks.len() != 1 {
         return None;
     }
-    let used: Vec<GpuPeak> = facts.gpus.iter().copied().filter(|gpu| gpu.device > 0).collect();
+    let used: Vec<GpuPeak> = facts.gpus.iter().copied().filter(GpuPeak::was_used).collect();
     let fullest = used.iter().max_by_key(|gpu| gpu.device_upper)?;
     let all = format!("{}:{count}", device.id);
     if used.len() == 1 {

@@ -26,12 +26,12 @@ fn state(analysis: &Analysis<'_>) -> u64 {
 fn of_the_model(analysis: &Analysis<'_>) -> String {
     let of = |category| analysis.timeline.sum(|life| life.category == category);
     let (gradients, optimizer) = (of(Category::Gradients), of(Category::Optimizer));
-    let mut names = vec!["parameters"];
-    names.extend((gradients > 0).then_some("gradients"));
-    names.extend((optimizer > 0).then_some("optimizer state"));
-    let (last, others) = names.split_last().unwrap_or((&"", &[]));
-    let listed =
-        if others.is_empty() { (*last).to_owned() } else { format!("{} and {last}", others.join(", ")) };
+    let listed = match (gradients > 0, optimizer > 0) {
+        (false, false) => "parameters",
+        (true, false) => "parameters and gradients",
+        (false, true) => "parameters and optimizer state",
+        (true, true) => "parameters, gradients and optimizer state",
+    };
     let text = match state(analysis) {
         0 => "none are parameters".to_owned(),
         bytes => format!("{} are {listed}", size(bytes)),
@@ -277,8 +277,8 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
         Apply::ByHand(None),
     ));
     let room = analysis.timeline.trouble.allocated + analysis.timeline.trouble.requested.unwrap_or(0);
-    fixes.push(larger_gpu(analysis, room + room / 2));
-    fixes.into_iter().map(|fix| for_whole_steps(analysis, fix)).collect()
+    let fixes = fixes.into_iter().map(|fix| for_whole_steps(analysis, fix));
+    fixes.chain([larger_gpu(analysis, room + room / 2)]).collect()
 }
 
 /// Lines of one forward pass that call blocks with activations inside, and the bytes that would not be kept.

@@ -1,7 +1,7 @@
 //! Values that a run assumed, and what further runs with other values showed.
 
 use super::coverage::without_folder;
-use super::size;
+use super::{size, times};
 use crate::wire::{AssumedValue, Fidelity};
 
 /// Maximum lines that are named.
@@ -31,11 +31,6 @@ pub(super) fn tested(fidelity: &Fidelity) -> Option<String> {
         }
         _ => "with other values, the script needs no more memory".to_owned(),
     })
-}
-
-/// `once`, `3 times`.
-pub(super) fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 /// The first lines that read a value, without their folders, and the number of the others.

@@ -67,7 +67,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     if !report.fixes.is_empty() {
         let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
-        fixes(&mut out, &report.fixes, report.fixes.len(), None, canvas);
+        fixes(&mut out, &report.fixes, report.fixes.len(), "", canvas);
     }
     if report.cause != Cause::None {
         let _ = writeln!(
@@ -183,13 +183,7 @@ fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
 }
 
 /// Writes the list of remedies. `others` says where those that are not shown are.
-pub(super) fn fixes(
-    out: &mut String,
-    fixes: &[ExplainFix],
-    shown: usize,
-    others: Option<&str>,
-    canvas: Canvas,
-) {
+pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, others: &str, canvas: Canvas) {
     for (index, fix) in fixes.iter().take(shown).enumerate() {
         // Only a run shows what the rest of the training needs.
         let enough = match (fix.fits, fix.evidence) {
@@ -242,7 +236,6 @@ pub(super) fn fixes(
         }
     }
     if fixes.len() > shown {
-        let others = others.unwrap_or("`--format json`");
         let hidden = &fixes[shown..];
         let text = format!("and {} more: {others}{}{}", hidden.len(), larger(hidden), insufficient(hidden));
         out.push_str(&canvas.wrapped("     ", DIM, &text));

@@ -6,14 +6,14 @@ use anstyle::{AnsiColor, Style};
 use memfit_explain::Release;
 use memfit_vocabulary::{Category, Phase, Remark};
 
-use super::assumed::{self, times};
+use super::assumed;
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{coverable, covered, not_covered, not_run, steps};
 use super::explain::in_function;
 use super::growth::Growth;
 use super::moment::{forward_pass, moment};
 use super::several;
-use super::{from_here, milliseconds, module_name, signed_size, size};
+use super::{from_here, milliseconds, module_name, signed_size, size, times};
 use crate::wire::{AtPeak, CardKind, Coverage, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
 
 /// Maximum modules.
@@ -115,7 +115,7 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
             Some(recording) => format!("`memfit explain {recording}`"),
             None => "`memfit explain` shows them for a recording (`-o run.memfit`)".to_owned(),
         };
-        super::explain::fixes(out, &report.fixes, MAX_FIXES, Some(&others), canvas);
+        super::explain::fixes(out, &report.fixes, MAX_FIXES, &others, canvas);
     }
 }
 

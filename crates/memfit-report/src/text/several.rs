@@ -4,7 +4,7 @@ use super::size;
 use crate::wire::{GpuPeak, RunReport};
 
 fn used(report: &RunReport) -> impl Iterator<Item = &GpuPeak> {
-    report.gpus.iter().filter(|gpu| gpu.device > 0)
+    report.gpus.iter().filter(|gpu| gpu.was_used())
 }
 
 /// Returns `true` if a single process used one of several GPUs.
@@ -24,9 +24,9 @@ pub(super) fn on_fullest(report: &RunReport) -> String {
 /// The peak of each GPU at its upper bound, if a single process sees several.
 pub(super) fn peaks(report: &RunReport) -> Option<Vec<String>> {
     let several = report.ranks.len() == 1 && report.gpus.len() > 1;
-    let peak = |gpu: &GpuPeak| match gpu.device {
-        0 => format!("{}: not used", gpu.gpu),
-        _ => format!("{}: {}", gpu.gpu, size(gpu.device_upper)),
+    let peak = |gpu: &GpuPeak| {
+        let used = if gpu.was_used() { size(gpu.device_upper) } else { "not used".to_owned() };
+        format!("{}: {used}", gpu.gpu)
     };
     several.then(|| report.gpus.iter().map(peak).collect())
 }

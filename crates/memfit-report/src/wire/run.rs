@@ -354,6 +354,13 @@ pub struct GpuPeak {
     pub device_upper: u64,
 }
 
+impl GpuPeak {
+    /// Returns `true` if the script used the GPU.
+    pub const fn was_used(&self) -> bool {
+        self.device > 0
+    }
+}
+
 /// Wall time of the run, and the estimated time of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Time {
