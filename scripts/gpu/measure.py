@@ -11,11 +11,14 @@ scripts are in that folder of memfit's repository.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import datetime
+import functools
 import json
 import os
 import platform
+import re
 import runpy
 import shutil
 import statistics
@@ -24,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,22 +118,32 @@ def convolutional() -> nn.Sequential:
 # -------------------------------------------------------------------------------------------------- trainings
 
 
+def timed(step: Callable[[], object], steps: int = STEPS) -> list[float]:
+    """Call a function some times; return the milliseconds that the GPU took for each call."""
+    times = []
+    for _ in range(steps):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return times
+
+
 def train(
     model: nn.Module,
     batch: Callable[[], tuple[torch.Tensor, torch.Tensor]],
     precision: torch.dtype | None = None,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
-    steps: int = STEPS,
     **options: Any,
 ) -> list[float]:
     """Train some steps; return the milliseconds of each."""
     updates = optimizer(model.parameters(), lr=1e-3, **options)
     scaler = torch.amp.GradScaler(enabled=precision is torch.float16)
-    times = []
-    for _ in range(steps):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def step() -> None:
         inputs, labels = batch()
-        start.record()
         with torch.autocast("cuda", precision or torch.bfloat16, enabled=precision is not None):
             outputs = model(inputs)
             loss = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
@@ -137,10 +151,8 @@ def train(
         scaler.step(updates)
         scaler.update()
         updates.zero_grad()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return times
+
+    return timed(step)
 
 
 def pictures(samples: int = 32, size: int = 224) -> tuple[torch.Tensor, torch.Tensor]:
@@ -153,28 +165,33 @@ def words(samples: int = 8, length: int = 512) -> tuple[torch.Tensor, torch.Tens
     return tokens, tokens
 
 
-@case
-def perceptron_fp32() -> list[float]:
-    model = nn.Sequential(nn.Linear(1024, 8192), nn.ReLU(), nn.Linear(8192, 1024)).cuda()
-    return train(
-        model,
-        lambda: (torch.randn(4096, 1024, device="cuda"), torch.zeros(4096, dtype=torch.long, device="cuda")),
-    )
+def numbers() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(4096, 1024, device="cuda"), torch.zeros(4096, dtype=torch.long, device="cuda")
 
 
-@case
-def convolutional_fp32() -> list[float]:
-    return train(convolutional().cuda(), pictures, optimizer=torch.optim.SGD, momentum=0.9)
+def ragged() -> Callable[[], tuple[torch.Tensor, torch.Tensor]]:
+    lengths = iter([512, 128, 384, 256, 500, 64, 448, 320] * STEPS)
+    return lambda: words(8, next(lengths))
 
 
-@case
-def convolutional_bf16() -> list[float]:
-    return train(convolutional().cuda(), pictures, torch.bfloat16, torch.optim.SGD, momentum=0.9)
-
-
-@case
-def convolutional_fp16_scaled() -> list[float]:
-    return train(convolutional().cuda(), pictures, torch.float16, torch.optim.SGD, momentum=0.9)
+BF16, FP16 = torch.bfloat16, torch.float16
+SGD = functools.partial(torch.optim.SGD, momentum=0.9)
+CASES |= {
+    "perceptron_fp32": lambda: train(
+        nn.Sequential(nn.Linear(1024, 8192), nn.ReLU(), nn.Linear(8192, 1024)).cuda(), numbers
+    ),
+    "convolutional_fp32": lambda: train(convolutional().cuda(), pictures, optimizer=SGD),
+    "convolutional_bf16": lambda: train(convolutional().cuda(), pictures, BF16, SGD),
+    "convolutional_fp16_scaled": lambda: train(convolutional().cuda(), pictures, FP16, SGD),
+    "language_fp32": lambda: train(Language().cuda(), words),
+    "language_bf16": lambda: train(Language().cuda(), words, BF16),
+    "language_bf16_weights": lambda: train(Language().to("cuda", BF16), words),
+    "language_checkpointed": lambda: train(Language(recomputes=True).cuda(), words, BF16),
+    "language_fused_optimizer": lambda: train(Language().cuda(), words, BF16, fused=True),
+    "language_loop_optimizer": lambda: train(Language().cuda(), words, BF16, foreach=False),
+    "language_ragged": lambda: train(Language().cuda(), ragged(), BF16),
+    "language_compiled": lambda: train(torch.compile(Language(layers=2).cuda()), words, BF16),
+}
 
 
 @case
@@ -195,50 +212,9 @@ def convolutional_benchmark() -> list[float]:
 
 
 @case
-def language_fp32() -> list[float]:
-    return train(Language().cuda(), words)
-
-
-@case
-def language_bf16() -> list[float]:
-    return train(Language().cuda(), words, torch.bfloat16)
-
-
-@case
-def language_bf16_weights() -> list[float]:
-    return train(Language().to("cuda", torch.bfloat16), words)
-
-
-@case
-def language_checkpointed() -> list[float]:
-    return train(Language(recomputes=True).cuda(), words, torch.bfloat16)
-
-
-@case
-def language_fused_optimizer() -> list[float]:
-    return train(Language().cuda(), words, torch.bfloat16, fused=True)
-
-
-@case
-def language_loop_optimizer() -> list[float]:
-    return train(Language().cuda(), words, torch.bfloat16, foreach=False)
-
-
-@case
-def language_ragged() -> list[float]:
-    lengths = iter([512, 128, 384, 256, 500, 64, 448, 320] * STEPS)
-    return train(Language().cuda(), lambda: words(8, next(lengths)), torch.bfloat16)
-
-
-@case
 def language_full_attention_matrix() -> list[float]:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         return train(Language(layers=2).cuda(), words)
-
-
-@case
-def language_compiled() -> list[float]:
-    return train(torch.compile(Language(layers=2).cuda()), words, torch.bfloat16)
 
 
 @case
@@ -277,16 +253,9 @@ def volumes() -> list[float]:
 
 @case
 def inference_of_images() -> list[float]:
-    model, times = convolutional().cuda().eval(), []
+    model = convolutional().cuda().eval()
     with torch.inference_mode():
-        for _ in range(STEPS):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            model(pictures(64)[0])
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end))
-    return times
+        return timed(lambda: model(pictures(64)[0]))
 
 
 @case
@@ -331,13 +300,17 @@ def counted(times: list[float]) -> dict[str, Any]:
         "retries": stats["num_alloc_retries"],
         "ooms": stats["num_ooms"],
         "in_use": total - free,
+        "process": of_this_process(),
         "reserved_at_end": stats["reserved_bytes.all.current"],
         "step_ms": round(statistics.median(times[2:]), 4) if len(times) > 4 else None,
     }
 
 
-def measure(name: str) -> dict[str, Any]:
+def measure(name: str, history: Path | None) -> dict[str, Any]:
     """Run a case, or a workload's command line, in this process."""
+    if history:
+        torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=1_000_000)
+        atexit.register(lambda: torch.cuda.memory._dump_snapshot(str(history)))
     if name in CASES:
         return counted(CASES[name]())
     script, *arguments = name.split()
@@ -351,24 +324,32 @@ def measure(name: str) -> dict[str, Any]:
     return counted([])
 
 
-def smi(query: str) -> str | None:
-    """Return one value of the first GPU from nvidia-smi; `None` without it."""
+def smi(query: str, kind: str = "gpu") -> str | None:
+    """Return values of the first GPU, or of the processes on it, from nvidia-smi; `None` without it."""
     if shutil.which("nvidia-smi") is None:
         return None
-    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "--id=0"]
+    asked = ["nvidia-smi", f"--query-{kind}={query}", "--format=csv,noheader,nounits", "--id=0"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def in_child(name: str, folder: Path) -> dict[str, Any]:
+def of_this_process() -> int | None:
+    """Return the bytes that the driver counts for this process, where it tells processes apart."""
+    rows = [row.split(", ") for row in (smi("pid,used_memory", "compute-apps") or "").splitlines()]
+    return next((int(used) * 2**20 for pid, used in rows if pid == str(os.getpid())), None)
+
+
+def in_child(name: str, folder: Path, history: Path | None = None) -> dict[str, Any]:
     """Measure a case in a process of its own."""
-    target, began = folder / "case.json", time.monotonic()
-    target.unlink(missing_ok=True)
-    used = smi("memory.used")
+    began = time.monotonic()
+    own = Path(tempfile.mkdtemp(dir=folder))
+    target, used = own / "case.json", smi("memory.used")
     command = [sys.executable, str(Path(__file__).resolve()), "--case", name, "-o", str(target)]
+    if history:
+        command += ["--history", str(history / (re.sub(r"[^\w.]+", "-", Path(name).name) + ".pickle"))]
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, timeout=CASE_SECONDS
+            command, cwd=own, capture_output=True, text=True, check=False, timeout=CASE_SECONDS
         )
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
         error = "" if target.exists() else f"status {done.returncode}: {last[:200]}"
@@ -413,10 +394,14 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("ground-truth.json"))
     parser.add_argument("--only", default="", help="cases whose names hold one of these words")
     parser.add_argument("--workloads", type=Path, help="the folder workloads/ of memfit's repository")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="cases at a time; with several, steps are not timed"
+    )
+    parser.add_argument("--history", type=Path, help="a folder for PyTorch's memory history of each case")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case is not None:
-        found = surroundings() if given.case == "surroundings" else measure(given.case)
+        found = surroundings() if given.case == "surroundings" else measure(given.case, given.history)
         given.output.write_text(json.dumps(found))
         return
     output, words = given.output.resolve(), given.only.split()
@@ -432,17 +417,20 @@ def main() -> None:
         if "error" in around:
             sys.exit(f"PyTorch cannot use a GPU here: {around['error']}")
         result |= {key: around[key] for key in ("card", "software")} | {"cases": {}}
-        for name in names:
-            if words and not any(word in name for word in words):
-                continue
-            # A path would tell where it ran.
-            short = name.removeprefix(f"{given.workloads.resolve()}/") if given.workloads else name
-            result["cases"][short] = found = in_child(name, folder)
-            said = (
-                found.get("error") or f"{found['allocated'] / 2**20:,.1f} MiB allocated, {found['seconds']} s"
-            )
-            print(f"{short}: {said}", flush=True)
-            output.write_text(json.dumps(result, indent=1) + "\n")
+        names = [name for name in names if not words or any(word in name for word in words)]
+        history = given.history.resolve() if given.history else None
+        with ThreadPoolExecutor(given.jobs) as pool:
+            for name, found in zip(
+                names, pool.map(lambda each: in_child(each, folder, history), names), strict=True
+            ):
+                # A path would tell where it ran.
+                short = name.removeprefix(f"{given.workloads.resolve()}/") if given.workloads else name
+                if given.jobs > 1:
+                    found |= {"step_ms": None, "used_before_mib": None}
+                result["cases"][short] = found
+                allocated = f"{found.get('allocated', 0) / 2**20:,.1f} MiB allocated, {found['seconds']} s"
+                print(f"{short}: {found.get('error') or allocated}", flush=True)
+                output.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written to {output.name}")
 
 

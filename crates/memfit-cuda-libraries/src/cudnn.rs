@@ -17,6 +17,7 @@ mod find;
 mod forward;
 mod handle;
 mod image;
+mod multiplications;
 mod problem;
 mod rnn;
 mod work;

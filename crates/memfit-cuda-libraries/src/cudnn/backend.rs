@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memfit_channel::WorkKind;
 
 use super::image::{self, TYPE_HANDLE};
+use super::multiplications;
 use super::problem::{self, attribute, kind};
 use super::status;
 use crate::entry::{Fails, In, Out, Ptr, entry_points};
@@ -232,6 +233,9 @@ entry_points! {
     /// Finalises a descriptor, with the device's properties if it needs them.
     fn cudnnBackendFinalize(descriptor: Ptr) {
         let attribute = unfinalised(|unfinalised| unfinalised.get(&(descriptor as usize)).copied());
+        if attribute.is_some() {
+            multiplications::support();
+        }
         if let Some((attribute, mut properties)) = attribute.zip(image::descriptor()) {
             let set = real!(CUDNN, cudnnBackendSetAttribute(
                 descriptor => Ptr, attribute => i32, TYPE_DESCRIPTOR => i32, 1 => i64, &raw mut properties => *mut Ptr

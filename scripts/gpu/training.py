@@ -1,0 +1,281 @@
+"""Train with `memfit.Step` on a real GPU: equality, real out-of-memory errors, and what memfit tells of them.
+
+    python scripts/gpu/training.py -o training.json [--jobs 4]
+
+Each part is a process of its own:
+- `equality`: the training loops of `tests/python/test_step_equivalence.py` in float64 on the GPU, whole and
+  in parts; `Step` must give the same weights, or refuse before any weight moves
+- `limits`: trainings under a memory limit (`set_per_process_memory_fraction`) that the same loop without
+  `Step` exceeds: the steps completed, the retries, and the difference to the weights without a limit
+- `explained`: an out-of-memory error of the GPU itself, recorded by `memfit.record`, and its traceback, both
+  read by `memfit explain`
+- `overhead`: `benches/step.py` on the GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = "memfit.training-on-gpu/1"
+SECONDS = 300
+EQUALITY_SECONDS = 150  # What is not judged by then is counted as such.
+SHARES = (0.9, 0.75, 0.6, 0.45, 0.35)
+STEPS = 4
+
+
+def memfit_command() -> str:
+    return shutil.which("memfit") or str(Path(sys.executable).with_name("memfit"))
+
+
+def equality(half: int) -> dict[str, Any]:
+    """Judge each loop on the GPU, as the test judges it on the host."""
+    sys.path.insert(0, str(ROOT / "tests/python"))
+    import torch
+
+    import test_step_equivalence as test
+    from torch.utils._pytree import tree_map_only
+
+    warnings.simplefilter("ignore")
+    found: dict[str, Any] = {}
+    began = time.monotonic()
+    for name in list(test.ALL)[half::2]:
+        if time.monotonic() - began > EQUALITY_SECONDS:
+            found[name] = "not judged"
+            continue
+        loop = test.ALL[name]
+
+        def data(generator: torch.Generator, size: int, made: Any = loop.data) -> Any:
+            return tree_map_only(torch.Tensor, torch.Tensor.cuda, made(generator, size))
+
+        def build(made: Any = loop.build) -> Any:
+            return made().cuda()
+
+        moved = dataclasses.replace(loop, data=data, build=build)
+        for micro in (1, 3):
+            try:
+                generator = torch.Generator().manual_seed(3)
+                model = build().double()
+                test.plain(moved, copy.deepcopy(model), [data(generator, size) for size in test.SIZES])
+            except Exception as error:
+                found[name] = f"runs on the host only: {type(error).__name__}: {str(error)[:100]}"
+                break
+            try:
+                found[f"{name}, parts of {micro}"] = test.judge(moved, micro, 3, name in test.DRAWS)
+            except Exception as error:
+                found[f"{name}, parts of {micro}"] = f"failed: {type(error).__name__}: {str(error)[:300]}"
+    return found
+
+
+def limited(model_name: str, share: float | None, step_used: bool, limit: int = 0) -> dict[str, Any]:
+    """Train some steps, with or without `Step` and a limit; return the weights' file and the peak."""
+    import memfit
+    import torch
+
+    sys.path.insert(0, str(ROOT / "scripts/gpu"))
+    import measure
+
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(False)
+    batch = {
+        "language": lambda: (torch.randint(32_000, (32, 512), device="cuda"),) * 2,
+        "convolutional": lambda: measure.pictures(128),
+    }[model_name]
+    model = (measure.Language(4) if model_name == "language" else measure.convolutional()).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    capacity = torch.cuda.mem_get_info()[1]
+    if limit:
+        torch.cuda.set_per_process_memory_fraction(limit / capacity)
+
+    def loss(module: Any, given: Any) -> Any:
+        inputs, labels = given
+        outputs = module(inputs)
+        return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
+
+    sizes: list[int] = []
+
+    def counted(module: Any, given: Any) -> Any:
+        sizes.append(len(given[0]))
+        return loss(module, given)
+
+    step = memfit.Step(model, optimizer, counted, allow="changes-training") if step_used else None
+    said: list[str] = []
+    losses: list[float] = []
+    for number in range(STEPS):
+        torch.manual_seed(number)
+        given = batch()
+        if step is None:
+            optimizer.zero_grad()
+            value = loss(model, given)
+            value.backward()
+            optimizer.step()
+            losses.append(float(value))
+        else:
+            result = step(given)
+            losses.append(float(result.loss))
+            said += [str(each) for each in (result.changed or [])]
+    stats = torch.cuda.memory_stats()
+    weights = torch.cat([p.detach().double().flatten().cpu() for p in model.parameters()])
+    torch.save(weights, f"weights-{model_name}-{share}-{step_used}.pt")
+    return {
+        "reserved": stats["reserved_bytes.all.peak"],
+        "allocated": stats["allocated_bytes.all.peak"],
+        "ooms": stats["num_ooms"],
+        "losses": losses,
+        "sizes": sizes,
+        "changed": sorted(set(said)),
+    }
+
+
+def limits(model_name: str) -> dict[str, Any]:
+    """Train below shares of the reserved peak that the plain loop has."""
+    plain = child("limited", model_name, "None", "0", "0")
+    if "failed" in plain:
+        return {"plain": plain}
+    found: dict[str, Any] = {"plain": plain, "whole": child("limited", model_name, "None", "1", "0")}
+    for share in SHARES:
+        limit = int(plain["reserved"] * share)
+        without = child("limited", model_name, str(share), "0", str(limit))
+        with_step = child("limited", model_name, str(share), "1", str(limit))
+        found[str(share)] = {"limit": limit, "plain": without.get("failed", "fits"), "step": with_step}
+    import torch
+
+    whole = torch.load(f"weights-{model_name}-None-False.pt")
+    began = None
+    for file in sorted(Path().glob(f"weights-{model_name}-*-True.pt")):
+        other = torch.load(file)
+        began = began or {}
+        began[file.name] = {
+            "relative": float((other - whole).norm() / whole.norm()),
+            "largest": float((other - whole).abs().max()),
+        }
+    return found | {"weights": began}
+
+
+def explained() -> dict[str, Any]:
+    """Run out of memory on the GPU, and let memfit explain it."""
+    failing = Path("failing.py")
+    failing.write_text(
+        "import memfit, sys, torch\n"
+        f"sys.path.insert(0, {str(ROOT / 'scripts/gpu')!r})\n"
+        "import measure\n"
+        "torch.cuda.set_per_process_memory_fraction(0.05)\n"
+        "model = measure.Language(6).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "def train():\n"
+        "    kept = []\n"
+        "    for number in range(1000):\n"
+        "        inputs, labels = measure.words(8, 512)\n"
+        "        outputs = model(inputs)\n"
+        "        loss = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+        "        kept.append(outputs)\n"
+        "with memfit.record('oom.memfit'):\n"
+        "    train()\n"
+    )
+    ran = subprocess.run([sys.executable, "failing.py"], capture_output=True, text=True, check=False)
+    Path("oom.log").write_text(ran.stderr)
+    found: dict[str, Any] = {"traceback": ran.stderr[-3000:]}
+    for name in ("oom.memfit", "oom.log"):
+        done = subprocess.run(
+            [memfit_command(), "explain", name, "--isolated"], capture_output=True, text=True, check=False
+        )
+        found[name] = {"status": done.returncode, "text": done.stdout[-4000:], "errors": done.stderr[-1000:]}
+    run = [memfit_command(), "run", "--gpu", "local", "--steps", "0", "--", sys.executable, "failing.py"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    found["run --gpu local"] = {
+        "status": done.returncode,
+        "text": done.stdout[-5000:],
+        "errors": done.stderr[-2000:],
+    }
+    done = subprocess.run([memfit_command(), "doctor"], capture_output=True, text=True, check=False)
+    found["doctor"] = {"status": done.returncode, "text": done.stdout[-5000:], "errors": done.stderr[-1000:]}
+    return found
+
+
+def overhead() -> dict[str, Any]:
+    """Measure what `Step` adds to a step on the GPU."""
+    command = [sys.executable, str(ROOT / "benches/step.py"), "--device", "cuda", "--rounds", "7"]
+    done = subprocess.run([*command, "-o", "step.md"], capture_output=True, text=True, check=False)
+    page = Path("step.md").read_text() if Path("step.md").exists() else ""
+    return {"status": done.returncode, "page": page, "errors": done.stderr[-1500:]}
+
+
+PARTS: dict[str, Any] = {
+    "equality-0": lambda: equality(0),
+    "equality-1": lambda: equality(1),
+    "limits-language": lambda: limits("language"),
+    "limits-convolutional": lambda: limits("convolutional"),
+    "explained": explained,
+    "overhead": overhead,
+}
+
+
+def child(*arguments: str) -> dict[str, Any]:
+    """Run a part in a process of its own, in this folder."""
+    target = Path(f"answer-{'-'.join(arguments)}.json")
+    command = [sys.executable, str(Path(__file__).resolve()), "--part", *arguments]
+    environment = os.environ | {"MEMFIT_ANSWER": str(target.resolve())}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took more than {SECONDS} s"}
+    if target.exists():
+        return dict(json.loads(target.read_text()))
+    return {"failed": done.stderr[-1500:], "status": done.returncode}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, default=Path("training.json"))
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--only", default="", help="names of parts, separated by commas")
+    parser.add_argument("--part", nargs="*", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.part:
+        name, *rest = given.part
+        try:
+            if name == "limited":
+                share = None if rest[1] == "None" else float(rest[1])
+                found = limited(rest[0], share, rest[2] == "1", int(rest[3]))
+            else:
+                found = PARTS[name]()
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+        Path(os.environ["MEMFIT_ANSWER"]).write_text(json.dumps(found))
+        return
+    output = given.output.resolve()
+    names = given.only.split(",") if given.only else [name for name in PARTS if name != "overhead"]
+    with tempfile.TemporaryDirectory() as temporary:
+        os.chdir(temporary)
+        with ThreadPoolExecutor(given.jobs) as pool:
+            found = dict(zip(names, pool.map(child, names), strict=True))
+        if not given.only:
+            # Timings need the GPU for themselves.
+            found["overhead"] = child("overhead")
+        os.chdir("/")
+    output.write_text(json.dumps({"schema": SCHEMA, **found}, indent=1) + "\n")
+    print(f"written to {output.name}")
+
+
+if __name__ == "__main__":
+    main()
