@@ -92,3 +92,38 @@ def test_loops_of_many_kinds_train_and_memfit_reads_no_value_of_them(tmp_path: P
     own = [line for line in lines if line.startswith(package)]
     # A loss whose own backward pass reads a value has no other line.
     assert all(line.endswith("._backward") for line in own), own
+
+
+ROOMY = """
+import memfit, torch
+from torch import nn
+
+model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(2048, 2048), nn.ReLU()))).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+# A live block keeps a segment of 400 MiB from being freed, as parameters do after a comparison in float64.
+large = torch.empty(400 << 20, dtype=torch.uint8, device="cuda")
+del large
+kept = torch.empty(12 << 20, dtype=torch.uint8, device="cuda")
+torch.cuda.empty_cache()
+torch.cuda.set_per_process_memory_fraction(LIMIT / torch.cuda.mem_get_info()[1])
+sizes = []
+
+def loss(model, batch):
+    sizes.append(len(batch))
+    return model(batch).square().mean()
+
+step = memfit.Step(model, optimizer, loss, allow="changes-training")
+for _ in range(3):
+    step(torch.randn(64 * 256, 2048, device="cuda").view(64, 256, 2048))
+answer(sizes=sizes, ooms=torch.cuda.memory_stats()["num_ooms"])
+"""
+"""Trains with a memory limit, while a segment that cannot be freed has room for a small micro-batch."""
+
+
+def test_memory_that_cannot_be_freed_does_not_hide_what_a_sample_needs(tmp_path: Path) -> None:
+    """One sample fits into that segment: what it needs must not seem to be nothing."""
+    found = on_device(ROOMY.replace("LIMIT", str(1400 << 20)), tmp_path).said
+    assert found["ooms"] == 0, found
+    # The first step needs a few sizes to learn; later ones do with as few parts as fit.
+    assert len(found["sizes"]) < 20, found
+    assert found["sizes"][-1] > 2, found

@@ -28,14 +28,13 @@ pub(crate) struct Ceiling {
 
 impl Ceiling {
     /// Largest size to run now: `wanted` if no size up to it failed; otherwise the size to try after enough
-    /// clean windows, the safe size, or half of the failed one if none is safe.
+    /// clean windows, or else the larger of the safe size and half of the failed one: a first micro-batch of
+    /// one sample says little of what fits.
     pub(crate) fn limit(&self, wanted: u32) -> u32 {
         match self.failed {
-            Some(failed) if failed <= wanted => self.trial(failed).unwrap_or(if self.safe > 0 {
-                self.safe.min(wanted)
-            } else {
-                (failed / 2).max(1)
-            }),
+            Some(failed) if failed <= wanted => {
+                self.trial(failed).unwrap_or_else(|| self.safe.min(wanted).max(failed / 2).max(1))
+            }
             _ => wanted,
         }
     }
@@ -109,6 +108,18 @@ mod tests {
         assert_eq!(ceiling.limit(16), 4);
         run(&mut ceiling, 16, 16, 40 * INITIAL_CLEAN_WINDOWS);
         assert_eq!(ceiling.limit(16), 16);
+    }
+
+    #[test]
+    fn a_failure_far_above_the_safe_size_halves() {
+        let mut ceiling = Ceiling::default();
+        ceiling.passed(1);
+        ceiling.failed(31);
+        assert_eq!(ceiling.limit(32), 15);
+        ceiling.passed(15);
+        assert_eq!(ceiling.limit(32), 15);
+        ceiling.failed(15);
+        assert_eq!(ceiling.limit(32), 7);
     }
 
     #[test]

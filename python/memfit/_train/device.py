@@ -72,9 +72,6 @@ class Meter:
         self.cuda = device.type == "cuda"
         # Bytes in tensors before the window.
         self.base = 0
-        # Bytes reserved then, with an empty cache, that belong to no tensor: the unused rest of segments that
-        # a live block keeps from being freed.
-        self._pinned = 0
         self._flushes = 0
 
     def look(self) -> Seen:
@@ -96,20 +93,10 @@ class Meter:
         if self.cuda:
             self.base = self.look().allocated
 
-    def empty(self, between: bool) -> None:
-        """Empty the allocator's cache; `between` windows, also record what stays reserved without belonging
-        to a tensor.
-        """
+    def empty(self) -> None:
+        """Empty the allocator's cache."""
         torch.cuda.empty_cache()
-        seen = self.look()
-        if between:
-            self._pinned = max(seen.reserved - seen.allocated, 0)
-        self._flushes = seen.flushes
-
-    @property
-    def floor(self) -> int:
-        """Bytes reserved before a window's first micro-batch, with an empty cache."""
-        return self.base + self._pinned
+        self._flushes = self.look().flushes
 
     def space(self) -> tuple[int, int] | None:
         """Return the bytes that a micro-batch may need beyond the state before the window, and the bytes that
@@ -119,23 +106,26 @@ class Meter:
             return None
         seen = self.look()
         most = budget(self.device, seen.reserved)
-        return None if most is None else (max(most - self.floor, 0), max(seen.reserved - seen.allocated, 0))
+        return None if most is None else (max(most - self.base, 0), max(seen.reserved - seen.allocated, 0))
 
     def budget(self) -> int | None:
         """Return the bytes that the allocator may reserve in total."""
         return budget(self.device, self.look().reserved)
 
     def need(self) -> tuple[int | None, int]:
-        """Return the bytes reserved since the cache was emptied, beyond the state before the window, and the
-        bytes of these that are still in tensors.
+        """Return the bytes reserved after the cache was emptied and a micro-batch ran, beyond the tensors
+        before the window, and the bytes of these that are still in tensors.
+
+        Segments that a live block keeps from being freed count in full: the micro-batch may have used their
+        rest, so that without them a larger one would seem to need less than it does.
         """
         seen = self.look()
         if not seen.reserved:
             return None, 0
-        need = seen.reserved - self.floor
+        need = seen.reserved - self.base
         if seen.flushes > self._flushes:
             # The allocator hit the limit and retried: it needed all of the memory.
-            need = max(need, (budget(self.device, seen.reserved) or 0) - self.floor)
+            need = max(need, (budget(self.device, seen.reserved) or 0) - self.base)
         return max(need, 0), max(seen.allocated - self.base, 0)
 
 

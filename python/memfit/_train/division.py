@@ -78,6 +78,8 @@ class Division:
         # well, the user sees that error instead.
         self._pending: Undividable | None = None
         self.last: Verification | None = None
+        # Number of comparisons so far.
+        self.comparisons = 0
 
     def lend(self, sums: bool, autocast: str | None) -> None:
         """Compare another trainer's losses. With `sums`, the losses of micro-batches add up to that of their
@@ -224,6 +226,7 @@ class Division:
     ) -> Verification:
         """Compare the wanted samples and some from `first` on, at least this many."""
         assert self._verifier is not None
+        self.comparisons += 1
         key = self._key(entry)
         samples = chosen(entry, wanted, first, least)
         found = self._verifier.verify(entry, size, samples)

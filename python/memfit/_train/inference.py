@@ -97,7 +97,7 @@ class Inference:
                 continue
             start = max(start, done)
             if empties:
-                self._meter.empty(between=not outputs)
+                self._meter.empty()
             fault = None
             try:
                 value = entry.part(start, stop, self.device if self._move else None)

@@ -84,7 +84,7 @@ def probe_loader(step: Step, loader: Iterable[Any], batches: int, seconds: float
     worst = max(found.values(), key=_cost)
     states, _ = step._updates.need(coming=True)
     step._meter.begin()
-    base = step._meter.floor + states
+    base = step._meter.base + states
     most = step._meter.budget()
     size, peak = worst.items, None
     if most is not None:

@@ -399,9 +399,9 @@ class Window:
             tally.changed += self._division.require(entry, stop - start)
         opens = index == 0 and start == 0
         if empties:
-            self._meter.empty(between=opens)
-        tells = opens and not self.inherited and not self._ranks.inside
-        count = self._accumulate if tells else 0.0
+            self._meter.empty()
+        compared = self._division.comparisons
+        count = 0.0 if not opens or self.inherited or self._ranks.inside else self._accumulate
         if self._snapshot.watches:
             with self._snapshot.watching(entry, self._parameters):
                 self._runner.run(entry, start, stop, tally, opens=count, idle=idle)
@@ -409,9 +409,9 @@ class Window:
             self._runner.run(entry, start, stop, tally, opens=count, idle=idle)
         if idle:
             return
-        self._last_size = stop - start
-        need = None
-        if watched:
+        self._last_size, need = stop - start, None
+        # The memory of a comparison is not the micro-batch's own.
+        if watched and self._division.comparisons == compared:
             need, stays = self._meter.need()
             if opens and need is not None:
                 # After a window's first micro-batch, only its gradients stay in memory.
