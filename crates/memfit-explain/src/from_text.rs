@@ -11,6 +11,9 @@ use crate::explanation::{
 };
 use crate::weigh::size;
 
+/// The call with which a script limits its own memory.
+const FRACTION_SETTER: &str = "torch.cuda.set_per_process_memory_fraction";
+
 /// Explains a message. The text does not show what filled the memory, leaks, or lines of the model; the gaps
 /// name what to record to learn more.
 pub(crate) fn explain_text(text: &OomText) -> Explanation {
@@ -24,6 +27,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     let allocated = bytes(figures.allocated).unwrap_or(0);
     let reserved = bytes(figures.total_reserved()).unwrap_or(allocated);
     // Free memory beyond the process's memory fraction is not available to it.
+    let on_gpu = free.unwrap_or(0);
     let free = free.map(|free| {
         bytes(figures.allowed).map_or(free, |allowed| free.min(allowed.saturating_sub(reserved)))
     });
@@ -55,6 +59,17 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     let cause = if absurd {
         fact(format!("one request of {} is more than the whole GPU has", size(wanted)), wanted);
         Cause::GiantRequest
+    } else if let Some(allowed) = bytes(figures.allowed).filter(|_| on_gpu >= wanted && room < wanted) {
+        fact(
+            format!(
+                "the process may not use more than {} (`{FRACTION_SETTER}`); {} of the GPU were free when {} were refused",
+                size(allowed),
+                size(on_gpu),
+                size(wanted)
+            ),
+            card.withheld,
+        );
+        Cause::SettingThatHurts
     } else if others > 0 && others + room >= wanted && others > unused {
         fact(
             format!(
@@ -139,7 +154,8 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         let bytes = wanted.min(allocated.max(unused));
         explanation.considered = vec![ConsideredCause { cause, bytes, enough: true }];
     }
-    explanation.fixes = fixes(cause, unused, others, requested.map(|requested| (requested, room)), text);
+    let room = if requested.is_some() { room } else { 0 };
+    explanation.fixes = fixes(cause, unused, &card, requested.unwrap_or(0), room, text);
     if let Some(rank) = text.rank {
         explanation
             .unknown
@@ -238,10 +254,8 @@ fn segment_note(text: &OomText, requested: Option<u64>) -> Option<String> {
     }
 }
 
-/// Remedies, those that may be enough first. `request` has the requested bytes, and the bytes that were free
-/// or reserved but unallocated.
-fn fixes(cause: Cause, unused: u64, others: u64, request: Option<(u64, u64)>, text: &OomText) -> Vec<Fix> {
-    let (requested, room) = request.unwrap_or((0, 0));
+/// Remedies, those that may be enough first. `room` is what was free, or reserved but unallocated.
+fn fixes(cause: Cause, unused: u64, card: &Card, requested: u64, room: u64, text: &OomText) -> Vec<Fix> {
     let fix = |lever, saves, how: &str, fits, apply| Fix {
         lever,
         saves,
@@ -258,9 +272,16 @@ fn fixes(cause: Cause, unused: u64, others: u64, request: Option<(u64, u64)>, te
     };
     let mut fixes = Vec::new();
     match cause {
+        Cause::SettingThatHurts => fixes.push(fix(
+            Lever::DropSetting,
+            card.withheld,
+            "let the process use the whole GPU, if nothing else needs the rest: drop `torch.cuda.set_per_process_memory_fraction`, or `per_process_memory_fraction` in the allocator's settings",
+            Some(true),
+            Apply::ByHand(None),
+        )),
         Cause::OtherProcesses => fixes.push(fix(
             Lever::EndOtherProcess,
-            others,
+            card.others_total(),
             "end the other processes (`nvidia-smi` shows them), or use another GPU (CUDA_VISIBLE_DEVICES)",
             Some(true),
             Apply::ByHand(None),
@@ -284,7 +305,8 @@ fn fixes(cause: Cause, unused: u64, others: u64, request: Option<(u64, u64)>, te
     let expandable = expandable().filter(|_| unused * 10 > requested);
     let settings_first = !matches!(cause, Cause::TooBig | Cause::GiantRequest);
     fixes.extend(expandable.clone().filter(|_| settings_first));
-    if matches!(cause, Cause::TooBig | Cause::GiantRequest) {
+    // The limit may be there for a reason: then the training has to need less.
+    if matches!(cause, Cause::TooBig | Cause::GiantRequest | Cause::SettingThatHurts) {
         fixes.push(fix(
             Lever::Checkpointing,
             0,
@@ -344,6 +366,21 @@ Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more infor
         let explanation = explain_text(&text);
         assert_eq!(explanation.cause, Cause::Outside);
         assert_eq!(explanation.fixes[0].lever, Lever::CpuOnlyWorkers);
+    }
+
+    #[test]
+    fn a_limit_of_the_process_is_the_cause_while_the_gpu_has_room() {
+        let message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 500.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which FREE is free. Process 1950 has 5.95 GiB memory in use. Including non-PyTorch memory, this process has 7.67 GiB memory in use. 6.99 GiB allowed; Of the allocated memory 6.77 GiB is allocated by PyTorch, and 175.39 MiB is reserved by PyTorch but unallocated.";
+        let explained = |free: &str| explain_text(&text_of(&message.replace("FREE", free)));
+        let limited = explained("124.59 GiB");
+        assert_eq!(limited.cause, Cause::SettingThatHurts);
+        let text = &limited.evidence[0].text;
+        assert!(text.contains("more than 6.99 GiB") && text.contains("124.59 GiB"), "{text}");
+        let levers: Vec<Lever> = limited.fixes.iter().map(|fix| fix.lever).collect();
+        assert_eq!(levers[..2], [Lever::DropSetting, Lever::Checkpointing], "{levers:?}");
+        assert_eq!(limited.fixes[0].fits, Some(true));
+        // Without the limit the request would have failed as well.
+        assert_eq!(explained("20.00 MiB").cause, Cause::OtherProcesses);
     }
 
     #[test]

@@ -97,7 +97,11 @@ pub fn explain_recording(
     let (track, device) = select_track(asked, &tracks)?;
     let origin = &recording.origin;
     let Conditions { given, alloc_conf, card: named } = Conditions::from_track(origin, track, asked.torch);
-    let limit = asked.limit.or(named.limit).or_else(|| track.limit_at_oom(device));
+    // A message has the limit; without one, a refused request shows it.
+    let withheld =
+        if named.limit.is_none() { withheld_at_oom(track, device, &given) } else { named.withheld };
+    let seen = track.limit_at_oom(device).map(|limit| limit.saturating_sub(withheld));
+    let limit = asked.limit.or(named.limit).or(seen);
     let others = if named.refused.as_ref().is_some_and(|refused| refused.trains) {
         // The message has no figures, so the recorded totals are used.
         let recorded =
@@ -106,7 +110,8 @@ pub fn explain_recording(
     } else {
         merge_other_processes(track, device, &tracks, named.others)
     };
-    let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..named };
+    let name = origin.device.clone();
+    let card = Card { name, capacity: origin.capacity, limit, withheld, others, ..named };
     Ok(judged(&Case { track, device, card, given, alloc_conf, source }))
 }
 
