@@ -232,6 +232,18 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_without_a_message_shows_the_limit_of_its_process() {
+        let mut track = holder(7, 1 << 30);
+        let held = memfit_recording::Totals { allocated: 1 << 30, reserved: 1 << 30, ..Default::default() };
+        let moment = track.add_moment(MomentKind::Oom(1 << 29), 0, memfit_recording::StackId::NONE, held);
+        let refusal = memfit_recording::Refusal { left: 100 << 30, ..Default::default() };
+        track.refusals.insert(moment, refusal);
+        let found = explained(&Recording { tracks: vec![track], ..Recording::default() });
+        assert_eq!(found.moment.limit, Some(1 << 30));
+        assert!(found.fixes.iter().any(|fix| fix.lever == memfit_vocabulary::Lever::DropSetting));
+    }
+
+    #[test]
     fn a_request_that_fails_beside_enough_free_memory_was_not_allowed() {
         let given = ReplayConditions {
             settings: memfit_allocator::Settings::default(),

@@ -284,10 +284,7 @@ pub(crate) fn gather(
         .map(|(index, (pid, speaker))| rank(index as u32, pid, speaker, logged(pid), &ledger))
         .collect();
     if let (Some(real), [rank]) = (&real, ranks.as_mut_slice()) {
-        // Growth of the device's memory use during the run counts as the run's own, assuming that the use by
-        // other programs is constant.
-        let seen = real.most_used.saturating_sub(real.before.used);
-        rank.peak.device = rank.peak.reserved.max(seen);
+        rank.peak.device = rank.peak.reserved.max(real.own());
         rank.peak.device_upper = rank.peak.device;
         rank.outside.context = rank.peak.device - rank.peak.reserved;
     }

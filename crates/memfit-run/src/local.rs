@@ -4,6 +4,7 @@
 
 #![allow(unsafe_code, reason = "NVML is loaded at run time and called through function pointers")]
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 /// `NVML_SUCCESS`.
@@ -39,12 +40,31 @@ impl MemoryV2 {
     const VERSION: c_uint = size_of::<Self>() as c_uint | 2 << 24;
 }
 
+/// `nvmlProcessInfo_t` since version 2.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct ProcessInfo {
+    pid: c_uint,
+    /// `u64::MAX` where the driver does not tell processes apart.
+    used: u64,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+/// Most processes on a GPU that are read.
+const MAX_PROCESSES: usize = 256;
+
+type MemoryInfo = unsafe extern "C" fn(Handle, *mut Memory) -> c_int;
+type MemoryInfoV2 = unsafe extern "C" fn(Handle, *mut MemoryV2) -> c_int;
+type Processes = unsafe extern "C" fn(Handle, *mut c_uint, *mut ProcessInfo) -> c_int;
+
 /// First visible GPU that this process may use.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalGpu {
     handle: Handle,
-    memory_info: unsafe extern "C" fn(Handle, *mut Memory) -> c_int,
-    memory_info_v2: Option<unsafe extern "C" fn(Handle, *mut MemoryV2) -> c_int>,
+    memory_info: MemoryInfo,
+    memory_info_v2: Option<MemoryInfoV2>,
+    processes: Option<Processes>,
 }
 
 // SAFETY: the handle belongs to NVML, whose functions may be called with it from any thread, also
@@ -71,7 +91,7 @@ impl FirstVisible {
 pub struct Reading {
     /// Name of the device.
     pub name: String,
-    /// Total memory in bytes.
+    /// Total memory in bytes, as programs see it.
     pub total: u64,
     /// Bytes in use by all programs.
     pub used: u64,
@@ -88,6 +108,7 @@ impl LocalGpu {
             symbol(library, c"nvmlDeviceGetHandleByUUID");
         let memory_info = symbol(library, c"nvmlDeviceGetMemoryInfo")?;
         let memory_info_v2 = symbol(library, c"nvmlDeviceGetMemoryInfo_v2");
+        let processes = symbol(library, c"nvmlDeviceGetComputeRunningProcesses_v3");
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         let mut handle = std::ptr::null_mut();
         // SAFETY: the signatures are NVML's, the library stays loaded, `handle` is writable and the name ends
@@ -102,18 +123,27 @@ impl LocalGpu {
                     (FirstVisible::Number(index), _) => by_index(index, &raw mut handle) == SUCCESS,
                 }
         };
-        found.then_some(Self { handle, memory_info, memory_info_v2 })
+        found.then_some(Self { handle, memory_info, memory_info_v2, processes })
     }
 
     /// Bytes in use by all programs, without those reserved by the driver if NVML separates them.
     pub fn used(&self) -> Option<u64> {
-        let apart = self.memory_info_v2.and_then(|memory_info| {
-            let mut memory = MemoryV2 { version: MemoryV2::VERSION, ..MemoryV2::default() };
-            // SAFETY: as for the first version; the version field of `memory` states its layout.
-            let status = unsafe { memory_info(self.handle, &raw mut memory) };
-            (status == SUCCESS).then_some(memory.used)
-        });
-        apart.or_else(|| self.memory().map(|memory| memory.used))
+        self.memory().map(|memory| memory.used)
+    }
+
+    /// Bytes that each process uses; empty if the driver does not tell processes apart, as in many
+    /// containers.
+    pub(crate) fn used_by_process(&self) -> BTreeMap<u32, u64> {
+        let mut infos = [ProcessInfo::default(); MAX_PROCESSES];
+        let mut count = MAX_PROCESSES as c_uint;
+        let Some(processes) = self.processes else { return BTreeMap::new() };
+        // SAFETY: the handle came from the library, which stays loaded; `count` is the length of `infos`,
+        // whose layout is that of this version.
+        if unsafe { processes(self.handle, &raw mut count, infos.as_mut_ptr()) } != SUCCESS {
+            return BTreeMap::new();
+        }
+        let told = infos.iter().take(count as usize).filter(|info| info.used != u64::MAX);
+        told.map(|info| (info.pid, info.used)).collect()
     }
 
     /// Version of the driver.
@@ -124,10 +154,19 @@ impl LocalGpu {
         text(|buffer, length| unsafe { get(buffer, length) })
     }
 
+    /// The memory as programs see it: without what the driver reserved, if NVML separates that.
     fn memory(&self) -> Option<Memory> {
+        if let Some(memory_info) = self.memory_info_v2 {
+            let mut apart = MemoryV2 { version: MemoryV2::VERSION, ..MemoryV2::default() };
+            // SAFETY: the handle came from the library, which stays loaded; the version field of `apart`
+            // states its layout.
+            if unsafe { memory_info(self.handle, &raw mut apart) } == SUCCESS {
+                let MemoryV2 { total, reserved, free, used, .. } = apart;
+                return Some(Memory { total: total.saturating_sub(reserved), free, used });
+            }
+        }
         let mut memory = Memory::default();
-        // SAFETY: the handle came from the library, which stays loaded, and `memory` has the layout that it
-        // writes.
+        // SAFETY: as above, and `memory` has the layout that the first version writes.
         let status = unsafe { (self.memory_info)(self.handle, &raw mut memory) };
         (status == SUCCESS).then_some(memory)
     }
@@ -135,7 +174,7 @@ impl LocalGpu {
     /// Reads the current state.
     pub fn read(&self) -> Option<Reading> {
         let memory = self.memory()?;
-        Some(Reading { name: self.name()?, total: memory.total, used: self.used()? })
+        Some(Reading { name: self.name()?, total: memory.total, used: memory.used })
     }
 
     fn name(&self) -> Option<String> {

@@ -18,7 +18,7 @@ pub(crate) fn at_peak(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside 
         other_processes: 0,
     };
     let other_processes = match &facts.real {
-        Some(real) => real.before.used,
+        Some(real) => real.others(),
         // Memory on the device that is not in this rank's segments: other processes, or direct `cudaMalloc`
         // calls.
         None => peak.device.saturating_sub(peak.reserved + outside.total()),
@@ -35,7 +35,7 @@ pub(crate) fn parts(request: &Request, facts: &Facts, outside: &Outside) -> Vec<
                 "other_processes",
                 outside.other_processes,
                 Origin::Counted,
-                "the GPU's use before the run",
+                "the GPU's use by other programs",
             ),
         ];
     }

@@ -1,6 +1,6 @@
 //! Follows a run from its first process to its last, and decides when it is complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::ExitStatusExt as _;
@@ -68,8 +68,37 @@ pub(crate) struct Watched {
 pub(crate) struct RealCard {
     /// State before the run.
     pub(crate) before: Reading,
-    /// Peak of the memory in use by all programs, over all readings.
-    pub(crate) most_used: u64,
+    /// Peak of what all programs use beyond that.
+    grown: u64,
+    /// Peak of what the driver counts for the run's processes, and what other programs used then; `None` if
+    /// it never counted any.
+    counted: Option<(u64, u64)>,
+}
+
+impl RealCard {
+    fn new(before: Reading) -> Self {
+        Self { before, grown: 0, counted: None }
+    }
+
+    /// Takes a reading: what all programs use, and what the driver counts for each.
+    fn see(&mut self, used: u64, by_process: &BTreeMap<u32, u64>, pids: &BTreeSet<u32>) {
+        self.grown = self.grown.max(used.saturating_sub(self.before.used));
+        let own: u64 = pids.iter().filter_map(|pid| by_process.get(pid)).sum();
+        if own > self.counted.map_or(0, |(most, _)| most) {
+            self.counted = Some((own, used.saturating_sub(own)));
+        }
+    }
+
+    /// Peak of the run's own use. Where the driver does not tell processes apart, all growth counts as the
+    /// run's, assuming that the use by other programs is constant.
+    pub(crate) fn own(&self) -> u64 {
+        self.counted.map_or(self.grown, |(own, _)| own)
+    }
+
+    /// What other programs used at that peak.
+    pub(crate) fn others(&self) -> u64 {
+        self.counted.map_or(self.before.used, |(_, others)| others)
+    }
 }
 
 /// Starts the command and follows it to its end. When this returns, none of its processes is left.
@@ -86,7 +115,7 @@ pub(crate) fn run(
     let keeper = Keeper::start(stage.run_dir(), request.keep)
         .map_err(RunError::io("start a keeper for the run in", stage.run_dir().path()))?;
     let host = HostWatch::start();
-    let real = local.and_then(LocalGpu::read).map(|before| RealCard { most_used: before.used, before });
+    let real = local.and_then(LocalGpu::read).map(RealCard::new);
     let forked = server.and_then(|server| server.fork(stage));
     let mut child = match forked {
         Some(forked) => forked,
@@ -188,8 +217,10 @@ impl Watch<'_> {
         let mut pids = tree::descendants(&all, root);
         pids.extend(self.inbox.processes.keys().filter(|pid| all.contains_key(pid)));
         self.host.sample(&pids, end);
-        if let (Some(real), Some(used)) = (&mut self.real, self.local.and_then(LocalGpu::used)) {
-            real.most_used = real.most_used.max(used);
+        if let (Some(real), Some(local)) = (&mut self.real, self.local)
+            && let Some(used) = local.used()
+        {
+            real.see(used, &local.used_by_process(), &pids);
         }
         // A ledger that does not exist yet, or is incomplete, is retried at the next reading.
         self.ledger = LedgerView::read(self.stage.run_dir()).ok().flatten().or_else(|| self.ledger.take());
@@ -290,5 +321,35 @@ impl Show {
         let mut new = Vec::new();
         file.take(1 << 20).read_to_end(&mut new).ok()?;
         (!new.is_empty()).then_some(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn card() -> RealCard {
+        RealCard::new(Reading { name: "H200".to_owned(), total: 140 * GIB, used: 3 * GIB })
+    }
+
+    #[test]
+    fn the_use_of_other_programs_is_not_the_runs_own() {
+        let (mut card, own) = (card(), BTreeSet::from([7, 8]));
+        // Another program starts during the run; of the run's two processes, one ends before the last reading.
+        card.see(5 * GIB, &BTreeMap::from([(1, 3 * GIB), (7, 2 * GIB)]), &own);
+        card.see(20 * GIB, &BTreeMap::from([(1, 3 * GIB), (2, 12 * GIB), (7, 4 * GIB), (8, GIB)]), &own);
+        card.see(16 * GIB, &BTreeMap::from([(1, 3 * GIB), (2, 12 * GIB), (8, GIB)]), &own);
+        assert_eq!((card.own(), card.others()), (5 * GIB, 15 * GIB));
+    }
+
+    #[test]
+    fn without_figures_of_processes_all_growth_is_the_runs() {
+        let (mut card, own) = (card(), BTreeSet::from([7]));
+        for by_process in [BTreeMap::new(), BTreeMap::from([(40_000, 9 * GIB)])] {
+            card.see(9 * GIB, &by_process, &own);
+            assert_eq!((card.own(), card.others()), (6 * GIB, 3 * GIB));
+        }
     }
 }
