@@ -37,6 +37,10 @@ pub struct Device {
     pub box_memory: Bytes,
     /// Number of streaming multiprocessors.
     pub sm_count: u32,
+    /// Multiprocessors of each graphics processing cluster (GPC): those of which the blocks of a thread block
+    /// cluster may run together. Empty before Hopper, and where it is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sms_per_gpc: Vec<u32>,
     /// Limits of each multiprocessor.
     pub sm: SmLimits,
     /// Size of the L2 cache.
@@ -102,7 +106,8 @@ impl Device {
 pub(crate) fn source_key(field: &str) -> Option<&'static str> {
     Some(match field {
         "memory" | "memory_seen" => "memory",
-        "box_memory" | "sm_count" | "l2_cache" | "memory_bus_bits" | "memory_bandwidth" | "ecc" => "board",
+        "box_memory" | "sm_count" | "sms_per_gpc" | "l2_cache" | "memory_bus_bits" | "memory_bandwidth"
+        | "ecc" => "board",
         "sm_clock_khz" | "memory_clock_khz" => "clocks",
         "compute_capability" | "sm" => "capability",
         "rates" => "rates",

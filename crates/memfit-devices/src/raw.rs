@@ -80,6 +80,8 @@ pub(crate) struct Card {
     /// Nominal memory: the size that is advertised and printed on the box.
     box_memory: Bytes,
     sm_count: u32,
+    /// Measured on a GPU of this kind; by default spread evenly.
+    sms_per_gpc: Option<Vec<u32>>,
     l2_cache: Bytes,
     sm_clock_mhz: f64,
     memory_clock_mhz: f64,
@@ -116,6 +118,17 @@ struct CardRates {
     int8: Option<f64>,
 }
 
+/// Compute capability of the GPUs of which the spread of multiprocessors is known.
+const HOPPER: u32 = 9;
+/// NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU Architecture In-Depth": up to 8 clusters of 9 pairs.
+const GPCS: u32 = 8;
+
+/// Spreads multiprocessors evenly in pairs; the disabled pairs differ from device to device.
+fn spread(sm_count: u32) -> Vec<u32> {
+    let pairs = sm_count / 2;
+    (0..GPCS).map(|index| 2 * (pairs / GPCS + u32::from(index < pairs % GPCS))).collect()
+}
+
 impl Card {
     /// Builds the device, or returns the problem with the entry.
     pub(crate) fn resolve(self, architectures: &Architectures) -> Result<Device, String> {
@@ -134,6 +147,14 @@ impl Card {
         if !(1..=1024).contains(&self.sm_count) {
             return Err(format!("sm_count = {} is not between 1 and 1024", self.sm_count));
         }
+        let sms_per_gpc = match self.sms_per_gpc {
+            Some(measured) if measured.iter().sum::<u32>() != self.sm_count => {
+                return Err(format!("sms_per_gpc does not add up to sm_count = {}", self.sm_count));
+            }
+            Some(measured) => measured,
+            None if self.compute_capability.major == HOPPER => spread(self.sm_count),
+            None => Vec::new(),
+        };
         let clocks_a_second = u64::from(self.sm_count) * u64::from(sm_clock_khz) * 1000;
         let [low, high] = self.memory_seen.unwrap_or([self.memory; 2]);
         if !(low <= self.memory && self.memory <= high) {
@@ -157,6 +178,7 @@ impl Card {
             memory_seen: Range { low, high },
             box_memory: self.box_memory,
             sm_count: self.sm_count,
+            sms_per_gpc,
             sm: capability.sm,
             l2_cache: self.l2_cache,
             sm_clock_khz,

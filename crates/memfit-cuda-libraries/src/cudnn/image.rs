@@ -17,6 +17,8 @@ use crate::entry::Ptr;
 use crate::real::real;
 use memfit_cuda::card;
 
+/// The last property of a handle.
+const LAST: &str = "driverVer";
 /// Size of a handle in 32-bit words. The real handle's properties lie in the first hundred; everything after
 /// them is zero, and must be readable.
 const WORDS: usize = 65_536;
@@ -81,15 +83,20 @@ const BEFORE_9_5: &[(&str, usize, usize)] = &[
     ("l2CacheSize", 22, 1),
     ("deviceVer", 24, 1),
     ("driverVer", 25, 1),
-    (SMS_PER_CLUSTER, 26, 24),
+    (SMS_PER_CLUSTER, 26, GROUPS),
 ];
 
-/// Multiprocessors of each graphics processing cluster; the name is memfit's own. On Hopper, cuDNN 9.1
-/// measures them with a kernel when a handle is created; without them it rejects attention graphs.
+/// Multiprocessors of each graphics processing cluster; the name is memfit's own. On Hopper, cuDNN measures
+/// them with a kernel when a handle is created, and stores them behind the properties. 9.1 rejects attention
+/// graphs without them.
 const SMS_PER_CLUSTER: &str = "multiprocessors of each cluster";
-/// NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU Architecture In-Depth": up to 8 clusters of 9 pairs.
-const CLUSTERS: u64 = 8;
-const MAX_SMS_PER_CLUSTER: u64 = 18;
+/// Clusters of thread blocks that can run at once, by their number of blocks. They follow the former table in
+/// releases that report their layout (seen in a handle of 9.19), and decide into how many parts an engine
+/// splits a sum, and so its workspace. The mode without a device has neither table.
+const ACTIVE_CLUSTERS: &str = "active clusters of each size";
+/// Entries of these tables.
+const GROUPS: usize = 24;
+const CLUSTER_SIZES: usize = 16;
 
 /// Value of a property under cuDNN's name; `None` for unknown names, which then read as zero.
 fn property(device: &Device, name: &str) -> Option<Vec<u64>> {
@@ -113,23 +120,22 @@ fn property(device: &Device, name: &str) -> Option<Vec<u64>> {
         "smClockRateKHz" => vec![device.sm_clock_khz.into()],
         "memClockRateKHz" => vec![device.memory_clock_khz.into()],
         "l2CacheSize" => vec![device.l2_cache.get()],
-        SMS_PER_CLUSTER => return clusters(device),
+        SMS_PER_CLUSTER => return groups(device),
+        ACTIVE_CLUSTERS => {
+            let groups = groups(device)?;
+            let active = |size: u64| groups.iter().map(|sms| sms / size).sum();
+            (1..=CLUSTER_SIZES as u64).map(active).collect()
+        }
         "deviceVer" => vec![u64::from(device.compute_capability.sm_version()) * 10],
         "driverVer" => vec![card::driver_version().into()],
         _ => return None,
     })
 }
 
-/// Multiprocessors of each cluster of a Hopper device, spread evenly in pairs; the disabled pairs differ from
-/// device to device.
-fn clusters(device: &Device) -> Option<Vec<u64>> {
-    if device.compute_capability.major != 9 {
-        return None;
-    }
-    let pairs = u64::from(device.sm_count) / 2;
-    let sms_in_cluster = |index: u64| 2 * (pairs / CLUSTERS + u64::from(index < pairs % CLUSTERS));
-    let sms: Vec<u64> = (0..CLUSTERS).map(sms_in_cluster).collect();
-    sms.iter().all(|sms| (1..=MAX_SMS_PER_CLUSTER).contains(sms)).then_some(sms)
+/// Multiprocessors of each graphics processing cluster of a Hopper device.
+fn groups(device: &Device) -> Option<Vec<u64>> {
+    (device.compute_capability.major == 9)
+        .then(|| device.sms_per_gpc.iter().map(|sms| u64::from(*sms)).collect())
 }
 
 /// Properties of a device in the real library's JSON format, with the names that this release knows.
@@ -163,8 +169,13 @@ fn layout() -> &'static Layout {
     static LAYOUT: OnceLock<Layout> = OnceLock::new();
     LAYOUT.get_or_init(|| {
         if let Some(reported) = query_properties() {
-            let positions =
+            let mut positions: Vec<_> =
                 reported.iter().filter_map(|(name, value)| property_position(name, value)).collect();
+            let last = positions.iter().find(|(name, ..)| name == LAST).map(|(_, first, _)| *first);
+            if let Some(last) = last {
+                positions.push((SMS_PER_CLUSTER.to_owned(), last + 1, GROUPS));
+                positions.push((ACTIVE_CLUSTERS.to_owned(), last + 1 + GROUPS, CLUSTER_SIZES));
+            }
             return Layout { positions, reported: Some(reported) };
         }
         card::remark(Remark::CudnnLayout);
@@ -235,11 +246,16 @@ fn read_json(descriptor: usize, capacity: i64, length: &mut i64, target: *mut c_
 }
 
 /// Descriptor of the device's properties for the mode without a device; `None` if the library has no such
-/// mode. It is created once per device and lives as long as the process.
+/// mode, or for a device of which it does not know enough in this mode: a handle's memory has all. It is
+/// created once per device and lives as long as the process.
 pub(super) fn descriptor() -> Option<Ptr> {
     static DESCRIPTORS: [OnceLock<Option<usize>>; 64] = [const { OnceLock::new() }; 64];
     let descriptor = DESCRIPTORS.get(card::current_ordinal())?.get_or_init(|| {
-        let text = json(card::device()?)?;
+        let device = card::device()?;
+        if has_tables(device) {
+            return None;
+        }
+        let text = json(device)?;
         let length = i64::try_from(text.count_bytes()).ok()?;
         let mut descriptor = 0_usize;
         let created = real!(CUDNN, cudnnBackendCreateDescriptor(
@@ -256,6 +272,11 @@ pub(super) fn descriptor() -> Option<Ptr> {
         None
     });
     descriptor.map(|address| address as Ptr)
+}
+
+/// Returns `true` if handles have tables of a device's clusters, which its properties do not have.
+fn has_tables(device: &Device) -> bool {
+    groups(device).is_some() && layout().positions.iter().any(|(name, ..)| name == ACTIVE_CLUSTERS)
 }
 
 /// Memory behind a handle.
@@ -305,5 +326,15 @@ mod tests {
                 assert_eq!(spread, None, "{}", device.name);
             }
         }
+    }
+
+    /// Both tables of a handle of cuDNN 9.19 on an H200, of 132 multiprocessors.
+    #[test]
+    fn an_h200_has_the_clusters_that_were_seen_on_one() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let device = catalogue.find("h200").unwrap();
+        assert_eq!(property(device, SMS_PER_CLUSTER).unwrap(), [18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2]);
+        let active = property(device, ACTIVE_CLUSTERS).unwrap();
+        assert_eq!(active, [132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7]);
     }
 }
