@@ -72,8 +72,8 @@ class Watched:
         return found[-1] if found else None
 
     def _answer(self, original, values, named):
-        # An iterator can be read only once.
-        values = tuple(list(each) if hasattr(each, "__next__") else each for each in values)
+        # An iterator can be read only once. Its type is asked: an object may fail for a name that it lacks.
+        values = tuple(list(each) if hasattr(type(each), "__next__") else each for each in values)
         before = self.known.unknown_floats()
 
         def kind():
