@@ -1,8 +1,7 @@
 """Compares `memfit.Step` with a loop written by hand, Accelerate and Lightning, in CPU time of the thread.
 
     python benches/step.py [-o measurements/step.md]
-    memfit run --gpu a100-80gb --steps 0 -- python benches/step.py --device cuda \\
-        [-o measurements/step-card.md]
+    python benches/step.py --device cuda            # on a GPU, or under `memfit run --gpu NAME --steps 0`
 
 All loops do the same: one batch, as a single micro-batch or as two with gradient accumulation, then clipping
 and AdamW. Their rounds alternate, each between two rounds of the handwritten loop, so that other load slows

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -127,6 +128,35 @@ def verdict(real: dict[str, Any], other: dict[str, Any]) -> str:
     return f"**{', '.join(off)}**" if off else "equal" if not difference(real, other, "reserved") else "hit"
 
 
+def outside(case: dict[str, Any]) -> int | None:
+    """Return what a process held outside PyTorch's allocator at the end of a case."""
+    process = case.get("process")
+    return process - case["reserved_at_end"] if process else None
+
+
+def summary(real: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Return how often and how well the figures agree."""
+    both = [(case, other["cases"].get(name, {})) for name, case in real["cases"].items()]
+    both = [
+        (case, beside) for case, beside in both if "error" not in case and "error" not in (beside or case)
+    ]
+    lines = []
+    for name in TOLERANCES:
+        apart = sorted(abs(difference(case, beside, name) or 0.0) for case, beside in both)
+        same = sum(not round(each, 6) for each in apart)
+        lines.append(
+            f"- {name}: {same} of {len(apart)} are equal; median difference {statistics.median(apart):.2%}, "
+            f"9 of 10 within {apart[int(0.9 * (len(apart) - 1))]:.2%}, worst {apart[-1]:.2%}"
+        )
+    held = [found for case, _ in both if (found := outside(case)) is not None]
+    if held:
+        lines.append(
+            f"- outside PyTorch's allocator, as the driver counts a process: {min(held) / MIB:,.0f} to "
+            f"{max(held) / MIB:,.0f} MiB, median {statistics.median(held) / MIB:,.0f} MiB"
+        )
+    return lines
+
+
 def page(real: dict[str, Any], other: dict[str, Any], gpu: str) -> str:
     """Return the comparison as a page."""
     software = real["software"]
@@ -137,18 +167,28 @@ def page(real: dict[str, Any], other: dict[str, Any], gpu: str) -> str:
         f"{software['torch']}, cuDNN {software['cudnn']}, driver {real.get('driver') or 'not stated'}), beside the virtual `{gpu}` with torch",
         f"{other['software']['torch']}. Sizes in MiB, milliseconds of a step. A hit is within 1 % for allocated and 2 % for reserved memory.",
         "",
-        "| case | allocated, real | virtual | reserved, real | virtual | in use, real | virtual | step, real | virtual | |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
+        *summary(real, other),
+        "",
+        "| case | allocated, real | virtual | reserved, real | virtual | outside, real | step, real | virtual | |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for name, case in real["cases"].items():
         beside = other["cases"].get(name, {"error": "not run"})
         cells = [name]
-        for key in ("allocated", "reserved", "in_use"):
+        for key in ("allocated", "reserved"):
             cells += [f"{side[key] / MIB:,.1f}" if key in side else "-" for side in (case, beside)]
+        held = outside(case) if "error" not in case else None
+        cells.append(f"{held / MIB:,.0f}" if held is not None else "-")
         cells += [f"{side['step_ms']:.2f}" if side.get("step_ms") else "-" for side in (case, beside)]
         lines.append("| " + " | ".join([*cells, verdict(case, beside)]) + " |")
     errors = [f"- {name}: {case['error']}" for name, case in real["cases"].items() if "error" in case]
-    return "\n".join([*lines, *(["", "Not measured:", "", *errors] if errors else [])]) + "\n"
+    return "\n".join([*lines, *(["", "Not measured:", "", *errors] if errors else []), *notes(gpu)]) + "\n"
+
+
+def notes(gpu: str) -> list[str]:
+    """Return what is known of the differences on a GPU, from the file beside this one."""
+    file = HERE / f"notes-{gpu}.md"
+    return ["", file.read_text().rstrip()] if file.exists() else []
 
 
 def main() -> int:

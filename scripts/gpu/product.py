@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -146,10 +147,52 @@ def measured(gpu: str, memfit: str, python: str, jobs: int, only: str) -> dict[s
     return {
         "schema": SCHEMA,
         "gpu": gpu,
+        "card": card() if gpu == "local" else gpu,
         "jobs": jobs,
         "torch": torch,
         "cases": {case.name: found for case, found in zip(cases, answers, strict=True)},
     }
+
+
+def page(real: dict[str, Any], virtual: dict[str, Any]) -> str:
+    """Return a table of what memfit says on both GPUs."""
+    rows, apart = [], {"allocated": [], "reserved": []}
+    for name, case in real["cases"].items():
+        beside = virtual["cases"].get(name, {})
+        if not case.get("peak") or not beside.get("peak"):
+            rows.append(f"| {name} | {case.get('failed') or beside.get('failed') or 'not run'} | | | | |")
+            continue
+        cells = []
+        for key, differences in apart.items():
+            here, there = case["peak"][key], beside["peak"][key]
+            differences.append(abs(there / here - 1))
+            cells += [f"{here / MIB:,.1f}", f"{there / MIB:,.1f}"]
+        worst = max(each[-1] for each in apart.values())
+        cells.append("equal" if worst < 1e-6 else f"{worst:.2%}")
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    lines = [
+        "# The same commands on a real and on the virtual GPU",
+        "",
+        "Written by `python scripts/gpu/product.py --compare REAL VIRTUAL --page`: scripts of `workloads/` under",
+        f"`memfit run --gpu local` on {real['card']} and under `memfit run --gpu {virtual['gpu']}`, as they are",
+        f"and with plans of some levers. {STEPS} steps; torch {real['torch']} and {virtual['torch']}; sizes in MiB.",
+        "",
+    ]
+    for key, differences in apart.items():
+        differences.sort()
+        lines.append(
+            f"- {key}: {sum(each < 1e-6 for each in differences)} of {len(differences)} are equal; median "
+            f"difference {statistics.median(differences):.2%}, worst {differences[-1]:.2%}"
+        )
+    head = "| script and levers | allocated, real | virtual | reserved, real | virtual | larger difference |"
+    return "\n".join([*lines, "", head, "|---|--:|--:|--:|--:|--:|", *rows]) + "\n"
+
+
+def card() -> str:
+    """Return the name of the GPU that PyTorch sees."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
 
 
 def main() -> int:
@@ -161,7 +204,15 @@ def main() -> int:
     parser.add_argument(
         "--memfit", default=shutil.which("memfit") or str(Path(sys.executable).with_name("memfit"))
     )
+    parser.add_argument("--compare", type=Path, nargs=2, metavar=("REAL", "VIRTUAL"))
+    parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
+    if given.compare:
+        text = page(*(json.loads(file.read_text()) for file in given.compare))
+        print(text)
+        if given.page:
+            PAGE.write_text(text)
+        return 0
     found = measured(given.gpu, given.memfit, sys.executable, given.jobs, given.only)
     given.output.write_text(json.dumps(found, indent=1) + "\n")
     for name, case in found["cases"].items():

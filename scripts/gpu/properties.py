@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,14 @@ def nvml_memory() -> dict[str, Any]:
     return {"status": status, "total_free_used": list(first), "total_reserved_free_used": list(second)[1:]}
 
 
+def answer(part: Callable[[], Any]) -> Any:
+    """Return a part, or why there is none."""
+    try:
+        return part()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=Path("card.json"))
@@ -83,13 +92,9 @@ def main() -> None:
         "cudnn": lambda: cudnn_properties(of_handle=True),
         "cudnn_by_number": lambda: cudnn_properties(of_handle=False),
     }
-    found: dict[str, Any] = {"torch": torch.__version__, "cudnn_version": torch.backends.cudnn.version()}
-    for name, part in parts.items():
-        try:
-            found[name] = part()
-        except Exception as error:
-            found[name] = {"error": f"{type(error).__name__}: {error}"}
-    given.output.write_text(json.dumps(found, indent=1) + "\n")
+    found = {name: answer(part) for name, part in parts.items()}
+    versions = {"torch": torch.__version__, "cudnn_version": torch.backends.cudnn.version()}
+    given.output.write_text(json.dumps(versions | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn the_use_of_other_programs_is_not_the_runs_own() {
         let (mut card, own) = (card(), BTreeSet::from([7, 8]));
-        // Another program starts during the run; of the run's two processes, one ends before the last reading.
+        // Another program starts during the run; one of the run's processes ends before the last reading.
         card.see(5 * GIB, &BTreeMap::from([(1, 3 * GIB), (7, 2 * GIB)]), &own);
         card.see(20 * GIB, &BTreeMap::from([(1, 3 * GIB), (2, 12 * GIB), (7, 4 * GIB), (8, GIB)]), &own);
         card.see(16 * GIB, &BTreeMap::from([(1, 3 * GIB), (2, 12 * GIB), (8, GIB)]), &own);

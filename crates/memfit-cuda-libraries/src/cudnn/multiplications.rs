@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_engines_are_beside_the_library() {
-        let path = beside(c"/a/b/libcudnn.so.9").map(|path| path.into_bytes());
+        let path = beside(c"/a/b/libcudnn.so.9").map(CString::into_bytes);
         assert_eq!(path.as_deref(), Some(&b"/a/b/libcudnn_engines_precompiled.so.9"[..]));
     }
 
