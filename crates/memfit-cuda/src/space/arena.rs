@@ -28,6 +28,22 @@ impl Arena {
         Some(at)
     }
 
+    /// Takes `length` addresses that start at a multiple of `alignment`: the lowest gap between taken ones that
+    /// fits, or else the end of the lowest range, at a multiple of `far`.
+    pub(crate) fn take_downwards(&mut self, length: u64, alignment: u64, far: u64) -> Option<u64> {
+        let gap = self.free.iter().skip(1).find_map(|(&start, &size)| {
+            let at = start.checked_next_multiple_of(alignment)?;
+            (at.checked_add(length)? <= start + size).then_some((start, size, at))
+        });
+        let (start, size, at) = gap.or_else(|| {
+            let (&start, &size) = self.free.first_key_value()?;
+            let at = (start + size).checked_sub(length)? / far * far;
+            (at >= start).then_some((start, size, at))
+        })?;
+        self.split(start, size, at, length);
+        Some(at)
+    }
+
     /// Takes exactly these addresses, if they are free.
     pub(crate) fn take_at(&mut self, at: u64, length: u64) -> bool {
         let Some((&start, &size)) = self.free.range(..=at).next_back() else { return false };
@@ -82,6 +98,7 @@ mod tests {
         #[test]
         fn taken_ranges_do_not_overlap_and_can_all_be_returned(
             steps in proptest::collection::vec((1..600u64, 0..5u32, any::<bool>(), any::<prop::sample::Index>()), 1..120),
+            downwards: bool,
         ) {
             const RANGES: [(u64, u64); 2] = [(0x1000, 0x3000), (0x8000, 0x2000)];
             let mut arena = Arena::default();
@@ -97,7 +114,12 @@ mod tests {
                 }
                 let alignment = 1 << (power * 2);
                 let free: u64 = arena.free_ranges().iter().map(|range| range.1).sum();
-                match arena.take(length, alignment) {
+                let taken = if downwards {
+                    arena.take_downwards(length, alignment, alignment)
+                } else {
+                    arena.take(length, alignment)
+                };
+                match taken {
                     Some(start) => {
                         prop_assert!(start.is_multiple_of(alignment));
                         let inside = |&(from, size): &(u64, u64)| from <= start && start + length <= from + size;
@@ -113,6 +135,18 @@ mod tests {
             }
             prop_assert_eq!(arena.free_ranges(), RANGES.to_vec());
         }
+    }
+
+    #[test]
+    fn takes_downwards_and_fills_the_gaps() {
+        let mut arena = Arena::default();
+        arena.add(0, 0x10000);
+        let mut take = |length, alignment| arena.take_downwards(length, alignment, 0x1000).unwrap();
+        // Large ones go down in steps of `far`; smaller ones fill what these leave.
+        assert_eq!((take(0x1800, 0x1000), take(0x2800, 0x1000)), (0xe000, 0xb000));
+        assert_eq!((take(0x200, 0x100), take(0x200, 0x100)), (0xd800, 0xda00));
+        assert_eq!((take(0x600, 0x100), take(0x1000, 0x1000)), (0xf800, 0xa000));
+        assert_eq!(arena.take_downwards(0xb000, 0x1000, 0x1000), None);
     }
 
     #[test]
