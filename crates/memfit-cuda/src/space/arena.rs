@@ -28,8 +28,8 @@ impl Arena {
         Some(at)
     }
 
-    /// Takes `length` addresses that start at a multiple of `alignment`: the lowest gap between taken ones that
-    /// fits, or else the end of the lowest range, at a multiple of `far`.
+    /// Takes `length` addresses that start at a multiple of `alignment`: the lowest gap between taken ones
+    /// that fits, or else the end of the lowest range, at a multiple of `far`.
     pub(crate) fn take_downwards(&mut self, length: u64, alignment: u64, far: u64) -> Option<u64> {
         let gap = self.free.iter().skip(1).find_map(|(&start, &size)| {
             let at = start.checked_next_multiple_of(alignment)?;
