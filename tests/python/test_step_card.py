@@ -127,3 +127,30 @@ def test_memory_that_cannot_be_freed_does_not_hide_what_a_sample_needs(tmp_path:
     # The first step needs a few sizes to learn; later ones do with as few parts as fit.
     assert len(found["sizes"]) < 20, found
     assert found["sizes"][-1] > 2, found
+
+
+SPOKEN = """
+import memfit, torch
+from memfit._train.comparing import Comparing, Draws
+from torch.nn import functional
+
+torch.manual_seed(0)
+scores = torch.randn(7, 4, 5, device="cuda", requires_grad=True)
+targets = torch.ones(4, 3, dtype=torch.long, device="cuda")
+lengths = torch.full((4,), 7), torch.full((4,), 3)
+found = {}
+for name, function in {"functional": functional.ctc_loss, "torch": torch.ctc_loss}.items():
+    with Comparing(Draws(4), None, False):
+        function(scores.log_softmax(2), targets, *lengths).mean().backward()
+    found[name] = list(scores.grad.shape)
+criterion = torch.nn.CTCLoss()
+with Comparing(Draws(4), None, False):
+    criterion(scores.log_softmax(2), targets, input_lengths=lengths[0], target_lengths=lengths[1])
+answer(found=found)
+"""
+
+
+def test_lengths_of_ctc_may_be_on_the_host_while_batches_are_compared(tmp_path: Path) -> None:
+    """A real GPU showed it: beside a dispatch mode PyTorch refuses lengths that it otherwise wants there."""
+    found = on_device(SPOKEN, tmp_path)
+    assert found.said.get("found") == {"functional": [7, 4, 5], "torch": [7, 4, 5]}, found.output

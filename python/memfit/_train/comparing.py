@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .decisions import KINKS, Decision, Decisions, decision
+from .modes import Mode
 from .operations import argument_name, bare_name, is_view, named_arguments, with_argument, written_by
 from .variation import MISSING, Constant
 
@@ -74,7 +74,7 @@ class Draws:
         return bool(self.recorded)
 
 
-class Comparing(TorchDispatchMode):  # type: ignore[misc]
+class Comparing(Mode):
     """Runs a whole batch, or with `samples` the micro-batch of these samples."""
 
     def __init__(

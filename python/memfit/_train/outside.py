@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .modes import Mode
 from .operations import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
 from .slots import CONTAINERS, Kept, Slot, attributes_of
@@ -29,7 +29,7 @@ _FULL_CHECK_WINDOW = 64
 _MAX_DEVICE_BYTES = 64 << 20
 
 
-class Writes(TorchDispatchMode):  # type: ignore[misc]
+class Writes(Mode):
     """Detects writes of a forward pass to existing memory, and copies the memory before the write."""
 
     def __init__(self, outside: Outside, known: Iterable[torch.Tensor]) -> None:
