@@ -80,8 +80,6 @@ pub(crate) struct Card {
     /// Nominal memory: the size that is advertised and printed on the box.
     box_memory: Bytes,
     sm_count: u32,
-    /// Measured on a GPU of this kind; by default spread evenly.
-    sms_per_gpc: Option<Vec<u32>>,
     l2_cache: Bytes,
     sm_clock_mhz: f64,
     memory_clock_mhz: f64,
@@ -122,9 +120,16 @@ struct CardRates {
 const HOPPER: u32 = 9;
 /// NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU Architecture In-Depth": up to 8 clusters of 9 pairs.
 const GPCS: u32 = 8;
+/// 132 multiprocessors, as cuDNN 9.19 measured them on an H200. Clusters of 8 blocks then use 120 of them,
+/// which was also seen on an H100 (NVIDIA/cutlass issue 1921, accel-sim/gpu-app-collection pull request 87).
+const SEEN: [u32; 12] = [18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2];
 
-/// Spreads multiprocessors evenly in pairs; the disabled pairs differ from device to device.
+/// Multiprocessors of each cluster: as seen on a GPU with as many, or spread evenly in pairs. The disabled
+/// pairs differ from device to device.
 fn spread(sm_count: u32) -> Vec<u32> {
+    if SEEN.iter().sum::<u32>() == sm_count {
+        return SEEN.to_vec();
+    }
     let pairs = sm_count / 2;
     (0..GPCS).map(|index| 2 * (pairs / GPCS + u32::from(index < pairs % GPCS))).collect()
 }
@@ -147,13 +152,9 @@ impl Card {
         if !(1..=1024).contains(&self.sm_count) {
             return Err(format!("sm_count = {} is not between 1 and 1024", self.sm_count));
         }
-        let sms_per_gpc = match self.sms_per_gpc {
-            Some(measured) if measured.iter().sum::<u32>() != self.sm_count => {
-                return Err(format!("sms_per_gpc does not add up to sm_count = {}", self.sm_count));
-            }
-            Some(measured) => measured,
-            None if self.compute_capability.major == HOPPER => spread(self.sm_count),
-            None => Vec::new(),
+        let sms_per_gpc = match self.compute_capability.major {
+            HOPPER => spread(self.sm_count),
+            _ => Vec::new(),
         };
         let clocks_a_second = u64::from(self.sm_count) * u64::from(sm_clock_khz) * 1000;
         let [low, high] = self.memory_seen.unwrap_or([self.memory; 2]);
