@@ -118,6 +118,14 @@ impl Program {
             let next = moments.peek().map(|(_, next)| next.kind);
             program.add(track, place, moment, next, reports_completions);
         }
+        // A request that failed and was survived was not needed: cuDNN's workspaces are tried from large to
+        // small, and scripts try again with fewer samples. What the program did instead is recorded.
+        let last = program.calls.iter().rposition(|call| call.kind == CallKind::Fail);
+        let mut index = 0;
+        program.calls.retain(|call| {
+            index += 1;
+            call.kind != CallKind::Fail || last == Some(index - 1)
+        });
         program
     }
 
