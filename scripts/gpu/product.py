@@ -81,15 +81,15 @@ LEVERS: list[tuple[str, Levers]] = [
     (GPT2, {"lora": 8}),
     (GPT2, {"lora": 8, "quantized-base": "4-bit"}),
     (GPT2, {"train-only": "head"}),
-    (GPT2, {"parts": 2}),
-    (GPT2, {"parts": 4, "autocast-bf16": True, "chunked-loss": 1024, "checkpointing": "blocks"}),
+    (GPT2, {"micro-batch": 2}),
+    (GPT2, {"autocast-bf16": True, "chunked-loss": 1024, "checkpointing": "blocks"}),
     (GPT2, {"expandable-segments": True}),
     (GPT2, {"compile": "blocks"}),
     (GPT2, {"fewer-blocks": 50}),
     (RESNET, {"channels-last": True}),
     (RESNET, {"channels-last": True, "autocast-bf16": True}),
     (RESNET, {"checkpointing": "blocks"}),
-    (RESNET, {"parts": 4}),
+    (RESNET, {"micro-batch": 16}),
     (BERT, {"checkpointing": "blocks", "autocast-bf16": True}),
     (BERT, {"activation-offload": "blocks"}),
     ("vit.py", {"checkpointing": "blocks", "fused-optimizer": True}),
@@ -100,10 +100,12 @@ CASES = [Case(line, {}) for line in AS_IT_IS] + [Case(*each) for each in LEVERS]
 
 
 def plan(levers: Levers) -> str:
-    """Return a plan file of these levers; `parts` is the number of micro-batches in a step."""
-    lines = ["version = 1", f"micro_batches_per_step = {levers.get('parts', 1)}"]
+    """Return a plan file of these levers; the size of micro-batches is a key of its own."""
+    lines = ["version = 1"]
+    if "micro-batch" in levers:
+        lines.append(f"micro_batch = {levers['micro-batch']}")
     for name, value in levers.items():
-        if name != "parts":
+        if name != "micro-batch":
             lines += ["", "[[lever]]", f'name = "{name}"', f"value = {json.dumps(value)}"]
             lines += ['label = "changes-training"']
     return "\n".join(lines) + "\n"

@@ -70,6 +70,12 @@ pub enum PlanError {
         /// Key.
         key: &'static str,
     },
+    /// A lever that a plan gives by a key of its own.
+    #[error("the plan `{}` has a lever `micro-batch`, which does nothing there", path.display())]
+    MicroBatch {
+        /// File.
+        path: PathBuf,
+    },
     /// Incompatible levers, or a duplicate.
     #[error("the plan `{}` cannot be applied: {why}", path.display())]
     Conflict {
@@ -95,6 +101,7 @@ impl PlanError {
                 "it may be from a newer memfit: install that version, or make a new plan with `memfit plan`"
             }
             Self::Zero { .. } => "remove the line to have no limit",
+            Self::MicroBatch { .. } => "write `micro_batch = SAMPLES` above the first `[[lever]]` instead",
             Self::Conflict { .. } => "keep one of the two; docs/distributed.md lists the keys of [parallel]",
         }
     }
@@ -158,6 +165,9 @@ impl Plan {
             return Err(PlanError::Conflict { path, why });
         }
         let levers: Vec<Lever> = self.levers.iter().map(|setting| setting.lever).collect();
+        if levers.contains(&Lever::MicroBatch) {
+            return Err(PlanError::MicroBatch { path });
+        }
         match Lever::conflict(&levers) {
             Some(why) => Err(PlanError::Conflict { path, why }),
             None => Ok(()),
@@ -319,6 +329,8 @@ mod tests {
         assert!(matches!(error("= what"), PlanError::Syntax { .. }));
         let lever = "[[lever]]\nname = \"sdpa\"\nlabel = \"rounding\"\n";
         assert!(matches!(error(&lever.repeat(2)), PlanError::Conflict { .. }));
+        let micro_batch = "[[lever]]\nname = \"micro-batch\"\nvalue = 2\nlabel = \"rounding\"\n";
+        assert!(matches!(error(micro_batch), PlanError::MicroBatch { .. }));
         let folder = tempfile::tempdir().unwrap();
         let missing = Plan::read(&folder.path().join("none.toml")).unwrap_err();
         assert!(matches!(missing, PlanError::Io { what: "read", .. }));
