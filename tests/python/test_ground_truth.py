@@ -17,6 +17,8 @@ from runs import ROOT, memfit
 sys.path.insert(0, str(ROOT / "scripts/gpu"))
 
 import compare
+import events
+import product
 
 MEASURE = ROOT / "scripts/gpu/measure.py"
 # A training, and one that runs out of memory.
@@ -139,3 +141,37 @@ def test_a_difference_is_judged_by_its_figure() -> None:
     assert compare.verdict(real, real | {"allocated": int(real["allocated"] * 0.98)}) == "**allocated**"
     assert compare.verdict(real, {"error": "status 1"}) == "**failed here**"
     assert compare.verdict({"error": "status 1"}, real) == "not measured"
+
+
+def entry(action: str, address: int, size: int) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size}
+
+
+def test_histories_are_compared_by_their_blocks_and_not_by_addresses() -> None:
+    def history(first: int, second: int, freed: int) -> list[str]:
+        taken = [entry("segment_alloc", first, 2), entry("alloc", first, 1), entry("alloc", second, 1)]
+        freeing = [entry("free_requested", freed, 1), entry("free_completed", freed, 1)]
+        return events.events({"device_traces": [[*taken, *freeing]]})
+
+    real = history(100, 200, 100)
+    assert real == ["s 2", "a 1", "a 1", "f 0 1"]
+    assert events.row("same", real, history(7, 9, 7)) == "| same | 4 | 4 | all | 100.00% |"
+    # Another block is freed; an event is missing.
+    assert events.row("other", real, history(7, 9, 9)) == "| other | 4 | 4 | 3 | 100.00% |"
+    assert events.row("short", real, real[:2]) == "| short | 4 | 2 | 2 | 50.00% |"
+
+
+def test_what_memfit_says_on_two_gpus_is_compared_case_by_case() -> None:
+    def report(**cases: int) -> dict[str, Any]:
+        peaks = {name: {"peak": {"allocated": size, "reserved": 2 * size}} for name, size in cases.items()}
+        return {"card": "a GPU", "gpu": "t4", "torch": "2.11.0", "cases": peaks}
+
+    text = product.page(report(a=1000, b=1000, c=1), report(a=1000, b=1010))
+    assert "- allocated: 1 of 2 are equal; median difference 0.50%, worst 1.00%" in text
+    rows = [line for line in text.splitlines() if line.startswith(("| a |", "| b |", "| c |"))]
+    assert [row.split(" | ")[-1].strip(" |") for row in rows] == ["equal", "1.00%", ""]
+
+
+def test_the_size_of_micro_batches_is_a_key_of_a_plan() -> None:
+    text = product.plan({"micro-batch": 2, "sdpa": True})
+    assert text.startswith('version = 1\nmicro_batch = 2\n\n[[lever]]\nname = "sdpa"\nvalue = true\n')
