@@ -11,6 +11,9 @@
 //!
 //! Libraries before 9.8 report no layout and have no such mode. They get such a handle in the layout that was
 //! found for their release, which also makes their graph interface answer, and the tally records a note.
+//! Hopper devices get such a handle with any library: it has tables that the mode without a device lacks.
+//!
+//! Engines that multiply with cuBLASLt need its functions of this crate ([`multiplications`]).
 
 mod backend;
 mod find;

@@ -120,18 +120,21 @@ struct CardRates {
 const HOPPER: u32 = 9;
 /// NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU Architecture In-Depth": up to 8 clusters of 9 pairs.
 const GPCS: u32 = 8;
+const MAX_SMS_PER_GPC: u32 = 18;
 /// 132 multiprocessors, as cuDNN 9.19 measured them on an H200. Clusters of 8 blocks then use 120 of them,
 /// which was also seen on an H100 (NVIDIA/cutlass issue 1921, accel-sim/gpu-app-collection pull request 87).
 const SEEN: [u32; 12] = [18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2];
 
-/// Multiprocessors of each cluster: as seen on a GPU with as many, or spread evenly in pairs. The disabled
-/// pairs differ from device to device.
+/// Multiprocessors of each cluster: as seen on a GPU with as many, or spread evenly in pairs; none for a GPU
+/// that no such chip can be. The disabled pairs differ from device to device.
 fn spread(sm_count: u32) -> Vec<u32> {
     if SEEN.iter().sum::<u32>() == sm_count {
         return SEEN.to_vec();
     }
     let pairs = sm_count / 2;
-    (0..GPCS).map(|index| 2 * (pairs / GPCS + u32::from(index < pairs % GPCS))).collect()
+    let even: Vec<u32> =
+        (0..GPCS).map(|index| 2 * (pairs / GPCS + u32::from(index < pairs % GPCS))).collect();
+    if even.iter().all(|sms| (1..=MAX_SMS_PER_GPC).contains(sms)) { even } else { Vec::new() }
 }
 
 impl Card {

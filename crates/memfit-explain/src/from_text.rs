@@ -9,10 +9,7 @@ use crate::case::{Card, OtherProcess, Refused};
 use crate::explanation::{
     Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, NO_FIGURES,
 };
-use crate::weigh::size;
-
-/// The call with which a script limits its own memory.
-const FRACTION_SETTER: &str = "torch.cuda.set_per_process_memory_fraction";
+use crate::weigh::{FRACTION_SETTER, limited, size};
 
 /// Explains a message. The text does not show what filled the memory, leaks, or lines of the model; the gaps
 /// name what to record to learn more.
@@ -60,15 +57,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         fact(format!("one request of {} is more than the whole GPU has", size(wanted)), wanted);
         Cause::GiantRequest
     } else if let Some(allowed) = bytes(figures.allowed).filter(|_| on_gpu >= wanted && room < wanted) {
-        fact(
-            format!(
-                "the process may not use more than {} (`{FRACTION_SETTER}`); {} of the GPU were free when {} were refused",
-                size(allowed),
-                size(on_gpu),
-                size(wanted)
-            ),
-            card.withheld,
-        );
+        fact(limited(Some(allowed), FRACTION_SETTER, on_gpu, &size(wanted)), card.withheld);
         Cause::SettingThatHurts
     } else if others > 0 && others + room >= wanted && others > unused {
         fact(

@@ -15,6 +15,7 @@ mod size;
 pub(crate) use memfit_vocabulary::format_size as size;
 
 use memfit_vocabulary::Cause;
+pub(crate) use room::{FRACTION_SETTER, limited};
 
 use crate::analysis::Analysis;
 use crate::explanation::{Fact, Fix};

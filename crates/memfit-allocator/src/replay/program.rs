@@ -120,12 +120,9 @@ impl Program {
         }
         // A request that failed and was survived was not needed: cuDNN's workspaces are tried from large to
         // small, and scripts try again with fewer samples. What the program did instead is recorded.
-        let last = program.calls.iter().rposition(|call| call.kind == CallKind::Fail);
-        let mut index = 0;
-        program.calls.retain(|call| {
-            index += 1;
-            call.kind != CallKind::Fail || last == Some(index - 1)
-        });
+        let fails = |call: &Call| call.kind == CallKind::Fail;
+        let last = program.calls.iter().rfind(|call| fails(call)).map(|call| call.moment);
+        program.calls.retain(|call| !fails(call) || Some(call.moment) == last);
         program
     }
 

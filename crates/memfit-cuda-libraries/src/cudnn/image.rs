@@ -132,10 +132,10 @@ fn property(device: &Device, name: &str) -> Option<Vec<u64>> {
     })
 }
 
-/// Multiprocessors of each graphics processing cluster of a Hopper device.
+/// Multiprocessors of each graphics processing cluster, where they are known.
 fn groups(device: &Device) -> Option<Vec<u64>> {
-    (device.compute_capability.major == 9)
-        .then(|| device.sms_per_gpc.iter().map(|sms| u64::from(*sms)).collect())
+    let known = !device.sms_per_gpc.is_empty();
+    known.then(|| device.sms_per_gpc.iter().map(|sms| u64::from(*sms)).collect())
 }
 
 /// Properties of a device in the real library's JSON format, with the names that this release knows.
@@ -276,7 +276,7 @@ pub(super) fn descriptor() -> Option<Ptr> {
 
 /// Returns `true` if handles have tables of a device's clusters, which its properties do not have.
 fn has_tables(device: &Device) -> bool {
-    groups(device).is_some() && layout().positions.iter().any(|(name, ..)| name == ACTIVE_CLUSTERS)
+    !device.sms_per_gpc.is_empty() && layout().positions.iter().any(|(name, ..)| name == ACTIVE_CLUSTERS)
 }
 
 /// Memory behind a handle.

@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::Once;
 
 use memfit_cuda::card;
 
@@ -53,18 +53,15 @@ struct Relocation {
 /// Makes the engines available, once. Without their library, or if it has another form, they stay
 /// unsupported.
 pub(super) fn support() {
-    static DONE: OnceLock<bool> = OnceLock::new();
-    DONE.get_or_init(|| {
-        let Some(path) = card::library_path(MAIN).as_deref().and_then(beside) else { return false };
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        let Some(path) = card::library_path(MAIN).as_deref().and_then(beside) else { return };
         // SAFETY: the path ends with NUL. cuDNN itself loads this library when it ranks engines.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY) };
-        if handle.is_null() {
-            return false;
+        if !handle.is_null() {
+            // SAFETY: the callback has the expected type, and uses no data.
+            unsafe { libc::dl_iterate_phdr(Some(visit), ptr::null_mut()) };
         }
-        let mut replaced = false;
-        // SAFETY: the callback has the expected type, and `replaced` outlives the call.
-        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut replaced).cast()) };
-        replaced
     });
 }
 
@@ -75,7 +72,7 @@ fn beside(main: &CStr) -> Option<CString> {
 }
 
 /// Replaces `dlsym` if a loaded object is the engines' library; ends the iteration then.
-unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, replaced: *mut c_void) -> c_int {
+unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid description of the object.
     let object = unsafe { &*object };
     if object.dlpi_name.is_null() {
@@ -91,8 +88,8 @@ unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, replac
     let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC);
     if let Some(dynamic) = dynamic {
         let base = object.dlpi_addr as usize;
-        // SAFETY: the caller passed a `bool`; the object stays loaded, since it was just opened.
-        unsafe { *replaced.cast::<bool>() = replace(base, base + dynamic.p_vaddr as usize) };
+        // SAFETY: the object stays loaded, since it was just opened.
+        unsafe { replace(base, base + dynamic.p_vaddr as usize) };
     }
     1
 }
@@ -101,7 +98,7 @@ unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, replac
 ///
 /// # Safety
 /// `dynamic` is the dynamic section of an object that is loaded at `base`.
-unsafe fn replace(base: usize, dynamic: usize) -> bool {
+unsafe fn replace(base: usize, dynamic: usize) {
     let found = |wanted: i64| {
         let mut entry = dynamic as *const Entry;
         loop {
@@ -114,8 +111,7 @@ unsafe fn replace(base: usize, dynamic: usize) -> bool {
             entry = unsafe { entry.add(1) };
         }
     };
-    let (Some(symbols), Some(strings)) = (found(tag::SYMBOLS), found(tag::STRINGS)) else { return false };
-    let mut replaced = false;
+    let (Some(symbols), Some(strings)) = (found(tag::SYMBOLS), found(tag::STRINGS)) else { return };
     for (table, size) in [(tag::PLT, tag::PLT_SIZE), (tag::RELOCATIONS, tag::RELOCATIONS_SIZE)]
         .map(|(t, s)| (found(t), found(s)))
     {
@@ -131,29 +127,27 @@ unsafe fn replace(base: usize, dynamic: usize) -> bool {
             };
             if number != 0 && name == c"dlsym" {
                 // SAFETY: the relocation's place in the object holds the address of `dlsym`.
-                replaced |= unsafe { write((base + relocation.offset as usize) as *mut usize) };
+                unsafe { write((base + relocation.offset as usize) as *mut usize) };
             }
         }
     }
-    replaced
 }
 
 /// Writes the address of [`look_up`] to a place that the loader may have made read-only.
 ///
 /// # Safety
 /// The place holds the address of a function of this type.
-unsafe fn write(place: *mut usize) -> bool {
+unsafe fn write(place: *mut usize) {
     // SAFETY: the call has no preconditions.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let Ok(page) = usize::try_from(page) else { return false };
+    let Ok(page) = usize::try_from(page) else { return };
     let start = place as usize & !(page - 1);
     // SAFETY: the place is mapped; an aligned word does not cross the page's end.
     if unsafe { libc::mprotect(start as *mut c_void, page, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
-        return false;
+        return;
     }
     // SAFETY: the page is writable now. It stays so: others may be writing to it.
     unsafe { ptr::write_volatile(place, look_up as *const () as usize) };
-    true
 }
 
 /// `dlsym` for the engines' library: names of cuBLASLt are this crate's, where it has them.

@@ -70,6 +70,18 @@ fn only_delays(analysis: &Analysis<'_>, requested: u64, unused: u64) -> bool {
 /// Name of the setting that does in the environment what `set_per_process_memory_fraction` does in a script.
 const FRACTION_SETTING: &str = "per_process_memory_fraction";
 
+/// The call with which a script limits its own memory.
+pub(crate) const FRACTION_SETTER: &str = "torch.cuda.set_per_process_memory_fraction";
+
+/// Says that a process was refused memory that the GPU had.
+pub(crate) fn limited(limit: Option<u64>, setter: &str, free: u64, request: &str) -> String {
+    let limit = limit.map_or_else(String::new, |limit| format!(" more than {}", size(limit)));
+    let free = size(free);
+    format!(
+        "the process may not use{limit} (`{setter}`); {free} of the GPU were free when {request} were refused"
+    )
+}
+
 /// Finding for a process that is not allowed to use the whole GPU, and ran out of its part.
 fn memory_fraction(analysis: &Analysis<'_>) -> Option<Finding> {
     let withheld = analysis.case.card.withheld;
@@ -83,14 +95,9 @@ fn memory_fraction(analysis: &Analysis<'_>) -> Option<Finding> {
         (FRACTION_SETTING, Apply::Environment(analysis.case.given.release.settings_variable(), rest))
     } else {
         let change = analysis.change(Lever::DropSetting, &[], RecordedFacts::MemoryFraction);
-        ("torch.cuda.set_per_process_memory_fraction", change)
+        (FRACTION_SETTER, change)
     };
-    let limit = analysis.limit.map_or_else(String::new, |limit| format!(" more than {}", size(limit)));
-    let text = format!(
-        "the process may not use{limit} (`{setter}`); {} of the GPU were free when {} were refused",
-        size(withheld),
-        analysis.request()
-    );
+    let text = limited(analysis.limit, setter, withheld, &analysis.request());
     let how = format!("let the process use the whole GPU, if nothing else needs the rest: drop `{setter}`");
     let lines = changed_line(analysis, &apply);
     Some(Finding {
