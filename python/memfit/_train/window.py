@@ -409,13 +409,13 @@ class Window:
             self._runner.run(entry, start, stop, tally, opens=count, idle=idle)
         if idle:
             return
-        self._last_size, need = stop - start, None
+        self._last_size = stop - start
         # The memory of a comparison is not the micro-batch's own.
-        if watched and self._division.comparisons == compared:
-            need, stays = self._meter.need()
-            if opens and need is not None:
-                # After a window's first micro-batch, only its gradients stay in memory.
-                self._controller.gradients_take(stays)
+        measures = watched and self._division.comparisons == compared
+        need, stays = self._meter.need() if measures else (None, 0)
+        if opens and need is not None:
+            # After a window's first micro-batch, only its gradients stay in memory.
+            self._controller.gradients_take(stays)
         self._controller.passed(index, stop - start, need)
 
     # ---------------------------------------------------------------------------------------- gradients
