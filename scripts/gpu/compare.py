@@ -38,8 +38,14 @@ COUNTS = (
     "in_use",
     "reserved_at_end",
 )
+NOT_RUN = {"error": "not run"}
 # Relative differences that still count as equal.
 TOLERANCES = {"allocated": 0.01, "reserved": 0.02}
+
+
+def memfit_command() -> str:
+    """Return the `memfit` of this environment."""
+    return shutil.which("memfit") or str(Path(sys.executable).with_name("memfit"))
 
 
 def wrong_shape(found: Any) -> list[str]:
@@ -136,10 +142,8 @@ def outside(case: dict[str, Any]) -> int | None:
 
 def summary(real: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return how often and how well the figures agree."""
-    both = [(case, other["cases"].get(name, {})) for name, case in real["cases"].items()]
-    both = [
-        (case, beside) for case, beside in both if "error" not in case and "error" not in (beside or case)
-    ]
+    both = [(case, other["cases"].get(name, NOT_RUN)) for name, case in real["cases"].items()]
+    both = [pair for pair in both if not any("error" in side for side in pair)]
     lines = []
     for name in TOLERANCES:
         apart = sorted(abs(difference(case, beside, name) or 0.0) for case, beside in both)
@@ -173,7 +177,7 @@ def page(real: dict[str, Any], other: dict[str, Any], gpu: str) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for name, case in real["cases"].items():
-        beside = other["cases"].get(name, {"error": "not run"})
+        beside = other["cases"].get(name, NOT_RUN)
         cells = [name]
         for key in ("allocated", "reserved"):
             cells += [f"{side[key] / MIB:,.1f}" if key in side else "-" for side in (case, beside)]
@@ -197,9 +201,7 @@ def main() -> int:
     parser.add_argument(
         "--gpu", help="a name from `memfit gpus` [default: the one most like the card's name]"
     )
-    parser.add_argument(
-        "--memfit", default=shutil.which("memfit") or str(Path(sys.executable).with_name("memfit"))
-    )
+    parser.add_argument("--memfit", default=memfit_command())
     parser.add_argument(
         "--virtual", type=Path, help="what `measure.py` found on the virtual GPU [default: run it]"
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from compare import memfit_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "measurements/product-on-gpu.md"
@@ -203,9 +204,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("product.json"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
-    parser.add_argument(
-        "--memfit", default=shutil.which("memfit") or str(Path(sys.executable).with_name("memfit"))
-    )
+    parser.add_argument("--memfit", default=memfit_command())
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("REAL", "VIRTUAL"))
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()

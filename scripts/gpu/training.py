@@ -11,6 +11,7 @@ Each part is a process of its own:
 - `explained`: an out-of-memory error of the GPU itself, recorded by `memfit.record`, and its traceback, both
   read by `memfit explain`
 - `overhead`: `benches/step.py` on the GPU
+- `followed`: steps alone and under `memfit run --gpu local`, in turns
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import datetime
 import json
 import os
-import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,9 +30,12 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from compare import memfit_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "memfit.training-on-gpu/1"
@@ -38,10 +43,6 @@ SECONDS = 300
 EQUALITY_SECONDS = 150  # What is not judged by then is counted as such.
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.35)
 STEPS = 4
-
-
-def memfit_command() -> str:
-    return shutil.which("memfit") or str(Path(sys.executable).with_name("memfit"))
 
 
 def equality(half: int) -> dict[str, Any]:
@@ -84,14 +85,11 @@ def equality(half: int) -> dict[str, Any]:
 
 def limited(model_name: str, share: float | None, step_used: bool, limit: int = 0) -> dict[str, Any]:
     """Train some steps, with or without `Step` and a limit; return the weights' file and the peak."""
+    import measure
     import memfit
     import torch
 
-    sys.path.insert(0, str(ROOT / "scripts/gpu"))
-    import measure
-
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(False)
     batch = {
         "language": lambda: (torch.randint(32_000, (32, 512), device="cuda"),) * 2,
         "convolutional": lambda: measure.pictures(128),
@@ -107,15 +105,9 @@ def limited(model_name: str, share: float | None, step_used: bool, limit: int = 
         outputs = module(inputs)
         return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
 
-    sizes: list[int] = []
-
-    def counted(module: Any, given: Any) -> Any:
-        sizes.append(len(given[0]))
-        return loss(module, given)
-
-    step = memfit.Step(model, optimizer, counted, allow="changes-training") if step_used else None
-    said: list[str] = []
+    step = memfit.Step(model, optimizer, loss, allow="changes-training") if step_used else None
     losses: list[float] = []
+    parts = 0
     for number in range(STEPS):
         torch.manual_seed(number)
         given = batch()
@@ -125,46 +117,47 @@ def limited(model_name: str, share: float | None, step_used: bool, limit: int = 
             value.backward()
             optimizer.step()
             losses.append(float(value))
+            parts += 1
         else:
             result = step(given)
             losses.append(float(result.loss))
-            said += [str(each) for each in (result.changed or [])]
+            parts += result.micro_batches
     stats = torch.cuda.memory_stats()
     weights = torch.cat([p.detach().double().flatten().cpu() for p in model.parameters()])
-    torch.save(weights, f"weights-{model_name}-{share}-{step_used}.pt")
+    torch.save(weights, weights_file(model_name, share, step_used))
     return {
         "reserved": stats["reserved_bytes.all.peak"],
         "allocated": stats["allocated_bytes.all.peak"],
         "ooms": stats["num_ooms"],
         "losses": losses,
-        "sizes": sizes,
-        "changed": sorted(set(said)),
+        "parts": parts,
     }
+
+
+def weights_file(model_name: str, share: float | None, step_used: bool) -> str:
+    return f"weights-{model_name}-{share}-{step_used}.pt"
 
 
 def limits(model_name: str) -> dict[str, Any]:
     """Train below shares of the reserved peak that the plain loop has."""
-    plain = child("limited", model_name, "None", "0", "0")
-    if "failed" in plain:
-        return {"plain": plain}
-    found: dict[str, Any] = {"plain": plain, "whole": child("limited", model_name, "None", "1", "0")}
-    for share in SHARES:
-        limit = int(plain["reserved"] * share)
-        without = child("limited", model_name, str(share), "0", str(limit))
-        with_step = child("limited", model_name, str(share), "1", str(limit))
-        found[str(share)] = {"limit": limit, "plain": without.get("failed", "fits"), "step": with_step}
     import torch
 
-    whole = torch.load(f"weights-{model_name}-None-False.pt")
-    began = None
-    for file in sorted(Path().glob(f"weights-{model_name}-*-True.pt")):
-        other = torch.load(file)
-        began = began or {}
-        began[file.name] = {
-            "relative": float((other - whole).norm() / whole.norm()),
-            "largest": float((other - whole).abs().max()),
-        }
-    return found | {"weights": began}
+    def train(share: float | None, step_used: bool, limit: int = 0) -> dict[str, Any]:
+        return child("limited", model_name, str(share), str(int(step_used)), str(limit))
+
+    plain = train(None, False)
+    found: dict[str, Any] = {"plain": plain, "whole": train(None, True), "weights": {}}
+    expected = torch.load(weights_file(model_name, None, False))
+    for share in SHARES:
+        limit = int(plain["reserved"] * share)
+        without = "out of memory" if "failed" in train(share, False, limit) else "fits"
+        step = train(share, True, limit)
+        found[str(share)] = {"limit": limit, "plain": without, "step": step}
+        if "failed" not in step:
+            weights = torch.load(weights_file(model_name, share, True))
+            relative = float((weights - expected).norm() / expected.norm())
+            found["weights"][str(share)] = {"relative": relative}
+    return found
 
 
 def explained() -> dict[str, Any]:
@@ -210,12 +203,58 @@ def explained() -> dict[str, Any]:
     return found
 
 
-def overhead() -> dict[str, Any]:
+def overhead() -> list[dict[str, Any]]:
     """Measure what `Step` adds to a step on the GPU."""
-    command = [sys.executable, str(ROOT / "benches/step.py"), "--device", "cuda", "--rounds", "7"]
-    done = subprocess.run([*command, "-o", "step.md"], capture_output=True, text=True, check=False)
-    page = Path("step.md").read_text() if Path("step.md").exists() else ""
-    return {"status": done.returncode, "page": page, "errors": done.stderr[-1500:]}
+    command = [sys.executable, str(ROOT / "benches/step.py"), "--device", "cuda", "--rounds", "5"]
+    done = subprocess.run([*command, "--steps", "40"], capture_output=True, text=True, check=True)
+    lines = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    # The first line has the names of the columns.
+    return [
+        {
+            "loop": loop,
+            "plain_us": int(plain),
+            "added_us": int(added),
+            "quartiles_us": [int(low), int(high)],
+        }
+        for loop, plain, added, low, high, _ in lines[1:]
+    ]
+
+
+def followed() -> list[dict[str, Any]]:
+    """Time steps alone and followed by memfit, in turns."""
+    follow = [memfit_command(), "run", "--gpu", "local", "--isolated", "--steps", "0", "--"]
+    rows = []
+    for layers, samples in ((6, 8), (2, 1)) * 2:
+        for how, before in (("plain", []), ("watched", follow)):
+            timed = child("steps", str(layers), str(samples), before=before)
+            if "failed" in timed:
+                raise RuntimeError(timed["failed"])
+            rows.append({"how": how, "layers": layers, "samples": samples} | timed)
+    return rows
+
+
+def steps(layers: int, samples: int) -> dict[str, Any]:
+    """Time two hundred steps of a language model by the clock, after thirty others."""
+    import measure
+    import torch
+
+    model = measure.Language(layers).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    inputs, labels = measure.words(samples)
+    times = []
+    for _ in range(230):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        with torch.autocast("cuda", torch.bfloat16):
+            outputs = model(inputs)
+            loss = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        times.append(1000 * (time.perf_counter() - began))
+    low, median, high = statistics.quantiles(times[30:], n=4)
+    return {"median_ms": round(median, 4), "quartiles_ms": [round(low, 4), round(high, 4)]}
 
 
 def page(found: dict[str, Any]) -> str:
@@ -242,8 +281,8 @@ def page(found: dict[str, Any]) -> str:
         f"{STEPS} steps below shares of the memory that the plain loop reserves (`set_per_process_memory_fraction`).",
         "Weights are compared with those of the plain loop without a limit, in fp32: with `Step` and without a limit",
         "they differ as well, since kernels sum in another order. `convolutional` has batch normalisation, which sees",
-        "smaller batches; `Step` said so. Before commit cc7b88e5, when this was measured, the language model's",
-        "micro-batches had one sample each; tests on the virtual GPU show that it is fewer parts now.",
+        "smaller batches; `Step` said so.",
+        *found.get("notes", []),
         "",
         "| model | limit, MiB | plain loop | with `Step` | errors survived | difference of the weights |",
         "|---|--:|---|---|--:|--:|",
@@ -251,9 +290,13 @@ def page(found: dict[str, Any]) -> str:
     for model, rows in found["limits"].items():
         for share, row in rows.items():
             if "step" in row:
-                step, apart = row["step"], rows["weights"][share]["relative"]
-                cells = [model, f"{row['limit'] / 2**20:,.0f}", row["plain"], f"{len(step['losses'])} steps"]
-                lines.append(f"| {' | '.join(cells)} | {step['ooms']} | {apart:.1e} |")
+                step, cells = row["step"], [model, f"{row['limit'] / 2**20:,.0f}", row["plain"]]
+                if "failed" in step:
+                    cells += [step["failed"].strip().splitlines()[-1], "", ""]
+                else:
+                    apart = rows["weights"][share]["relative"]
+                    cells += [f"{len(step['losses'])} steps", str(step["ooms"]), f"{apart:.1e}"]
+                lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
         "## What it costs",
@@ -279,9 +322,12 @@ def page(found: dict[str, Any]) -> str:
         low, high = row["quartiles_ms"]
         cells = [row["layers"], row["samples"], "alone" if row["how"] == "plain" else "followed"]
         lines.append(f"| {' | '.join(map(str, cells))} | {row['median_ms']:.1f} | {low:.1f} to {high:.1f} |")
+    for name, why in found.get("failed", {}).items():
+        lines += ["", f"{name} was not measured: {why.strip().splitlines()[-1]}"]
     return "\n".join(lines) + "\n"
 
 
+# Parts that need the GPU for themselves come last.
 PARTS: dict[str, Any] = {
     "equality-0": lambda: equality(0),
     "equality-1": lambda: equality(1),
@@ -289,14 +335,27 @@ PARTS: dict[str, Any] = {
     "limits-convolutional": lambda: limits("convolutional"),
     "explained": explained,
     "overhead": overhead,
+    "followed": followed,
 }
+ALONE = ("overhead", "followed")
 
 
-def child(*arguments: str) -> dict[str, Any]:
-    """Run a part in a process of its own, in this folder."""
-    target = Path(f"answer-{'-'.join(arguments)}.json")
-    command = [sys.executable, str(Path(__file__).resolve()), "--part", *arguments]
-    environment = os.environ | {"MEMFIT_ANSWER": str(target.resolve())}
+def answer(name: str, *rest: str) -> Any:
+    """Run a part, or a piece of one, in this process."""
+    if name == "steps":
+        return steps(int(rest[0]), int(rest[1]))
+    if name == "limited":
+        share = None if rest[1] == "None" else float(rest[1])
+        return limited(rest[0], share, rest[2] == "1", int(rest[3]))
+    return PARTS[name]()
+
+
+def child(*arguments: str, before: Sequence[str] = ()) -> Any:
+    """Run a part in a process of its own, in this folder; `before` are the words that start it."""
+    target = Path(f"answer-{'-'.join(arguments)}.json").resolve()
+    target.unlink(missing_ok=True)
+    command = [*before, sys.executable, str(Path(__file__).resolve()), "--part", *arguments]
+    environment = os.environ | {"MEMFIT_ANSWER": str(target)}
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=environment, timeout=SECONDS
@@ -304,8 +363,36 @@ def child(*arguments: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"failed": f"took more than {SECONDS} s"}
     if target.exists():
-        return dict(json.loads(target.read_text()))
+        return json.loads(target.read_text())
     return {"failed": done.stderr[-1500:], "status": done.returncode}
+
+
+def whole(parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the file of these parts."""
+    import torch
+
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "card": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "date": str(datetime.date.today()),
+        "equality": {},
+        "limits": {},
+        "overhead": [],
+        "followed": [],
+        "failed": {},
+    }
+    for name, part in parts.items():
+        kind, _, which = name.partition("-")
+        if "failed" in part:
+            found["failed"][name] = part["failed"]
+        elif kind == "equality":
+            found[kind] |= part
+        elif kind == "limits":
+            found[kind][which] = part
+        else:
+            found[name] = part
+    return found
 
 
 def main() -> None:
@@ -317,13 +404,8 @@ def main() -> None:
     parser.add_argument("--part", nargs="*", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:
-        name, *rest = given.part
         try:
-            if name == "limited":
-                share = None if rest[1] == "None" else float(rest[1])
-                found = limited(rest[0], share, rest[2] == "1", int(rest[3]))
-            else:
-                found = PARTS[name]()
+            found = answer(*given.part)
         except Exception:
             traceback.print_exc()
             sys.exit(1)
@@ -335,16 +417,15 @@ def main() -> None:
         print(text)
         return
     output = given.output.resolve()
-    names = given.only.split(",") if given.only else [name for name in PARTS if name != "overhead"]
+    names = given.only.split(",") if given.only else list(PARTS)
     with tempfile.TemporaryDirectory() as temporary:
         os.chdir(temporary)
+        together = [name for name in names if name not in ALONE]
         with ThreadPoolExecutor(given.jobs) as pool:
-            found = dict(zip(names, pool.map(child, names), strict=True))
-        if not given.only:
-            # Timings need the GPU for themselves.
-            found["overhead"] = child("overhead")
+            parts = dict(zip(together, pool.map(child, together), strict=True))
+        parts |= {name: child(name) for name in names if name in ALONE}
         os.chdir("/")
-    output.write_text(json.dumps({"schema": SCHEMA, **found}, indent=1) + "\n")
+    output.write_text(json.dumps(whole(parts), indent=1) + "\n")
     print(f"written to {output.name}")
 
 

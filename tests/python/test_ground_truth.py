@@ -8,6 +8,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ sys.path.insert(0, str(ROOT / "scripts/gpu"))
 import compare
 import events
 import product
+import training
 
 MEASURE = ROOT / "scripts/gpu/measure.py"
 # A training, and one that runs out of memory.
@@ -175,3 +177,27 @@ def test_what_memfit_says_on_two_gpus_is_compared_case_by_case() -> None:
 def test_the_size_of_micro_batches_is_a_key_of_a_plan() -> None:
     text = product.plan({"micro-batch": 2, "sdpa": True})
     assert text.startswith('version = 1\nmicro_batch = 2\n\n[[lever]]\nname = "sdpa"\nvalue = true\n')
+
+
+def measured_file(name: str) -> Any:
+    return json.loads((ROOT / "measurements" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        (
+            "ground-truth-h200",
+            lambda: compare.page(
+                measured_file("ground-truth-h200"), measured_file("ground-truth-h200-virtual"), "h200"
+            ),
+        ),
+        (
+            "product-on-gpu",
+            lambda: product.page(measured_file("product-h200"), measured_file("product-virtual")),
+        ),
+        ("training-on-gpu", lambda: training.page(measured_file("training-on-gpu"))),
+    ],
+)
+def test_a_page_says_what_was_measured(name: str, written: Callable[[], str]) -> None:
+    assert (ROOT / "measurements" / f"{name}.md").read_text() == written()
