@@ -40,6 +40,15 @@ def _imported_objects_are_left_alone() -> None:
         _modules = len(sys.modules)
 
 
+def pytest_collection_finish() -> None:
+    """Refuse a folder of `scripts/` that a test left on the path: other tests would import its modules."""
+    left = [path for path in sys.path if Path(path).is_relative_to(ROOT / "scripts")]
+    if left:
+        raise pytest.UsageError(
+            f"import scripts with script_modules.load_scripts: {', '.join(left)} is on the path"
+        )
+
+
 def pytest_sessionfinish() -> None:
     """Let modules clean up: a library of PyTorch's reports what is left of it at the end."""
     gc.unfreeze()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from runs import ROOT
+from script_modules import load_scripts
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts/accuracy"))
-
-import figures  # noqa: E402
-import measured  # noqa: E402
-import page  # noqa: E402
-import summary  # noqa: E402
-from figures import Figure  # noqa: E402
+figures, measured, page, summary = load_scripts("scripts/accuracy", "figures", "measured", "page", "summary")
+Figure = figures.Figure
 
 
 def figure(published: float, found: float | None, **about: object) -> Figure:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +13,9 @@ import chromium
 import pytest
 import tomllib
 from runs import ROOT, memfit
+from script_modules import load_script, load_scripts
 
-sys.path.insert(0, str(ROOT / "scripts/atlas"))
-
-import atlas
-import atlas_page as page
-import edges
+atlas, page, edges = load_scripts("scripts/atlas", "atlas", "atlas_page", "edges")
 
 GIB = 1 << 30
 GPUS = [
@@ -144,16 +139,6 @@ def test_answers_of_other_versions_are_not_taken(tmp_path: Path) -> None:
         taken.asker("net", "fp32")((3,), ("small",), False)
 
 
-def training() -> Any:
-    """Load the training script; other folders have a module of its name, too."""
-    spec = importlib.util.spec_from_file_location("atlas_train", ROOT / atlas.SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_a_lost_store_is_made_again_from_the_result(tmp_path: Path, result: dict[str, Any]) -> None:
     committed, store = tmp_path / "atlas.json", tmp_path / "answers.jsonl"
     committed.write_text(json.dumps(result))
@@ -217,7 +202,7 @@ def test_committed_pages_are_those_of_the_committed_data() -> None:
 
 def test_a_command_parses(result: dict[str, Any]) -> None:
     pytest.importorskip("torch")
-    train = training()
+    train = load_script(atlas.SCRIPT)
     cell = {**result["cells"][1], "gpu": "rtx-4090", "model": "resnet50"}
     words = page.command(cell, 24)
     at = words.index("--")
@@ -234,7 +219,7 @@ def test_a_command_parses(result: dict[str, Any]) -> None:
 
 def test_each_model_is_listed_once_and_known_to_the_training_script() -> None:
     pytest.importorskip("torch")
-    train = training()
+    train = load_script(atlas.SCRIPT)
     listed = tomllib.loads(atlas.MODELS.read_text())
     names = [each["name"] for each in listed["model"]]
     assert len(names) == len(set(names)) == 50
@@ -250,7 +235,7 @@ def test_each_model_is_listed_once_and_known_to_the_training_script() -> None:
 
 def test_a_model_is_built_from_its_configuration() -> None:
     pytest.importorskip("transformers")
-    train = training()
+    train = load_script(atlas.SCRIPT)
     options = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     model = train.build({**train.entries()["bert-base"], "options": {**options, "vocab_size": 100}})
     assert sum(each.numel() for each in model.parameters()) < 100_000

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from runs import ROOT, memfit
+from script_modules import load_script
 
-sys.path.insert(0, str(ROOT / "scripts/site"))
-
-import gallery
+gallery = load_script("scripts/site/gallery.py")
 
 
 def test_the_page_is_that_of_the_list() -> None:

@@ -14,13 +14,9 @@ from typing import Any
 
 import pytest
 from runs import ROOT, memfit
+from script_modules import load_scripts
 
-sys.path.insert(0, str(ROOT / "scripts/gpu"))
-
-import compare
-import events
-import product
-import training
+compare, events, product, training = load_scripts("scripts/gpu", "compare", "events", "product", "training")
 
 MEASURE = ROOT / "scripts/gpu/measure.py"
 # A training, and one that runs out of memory.

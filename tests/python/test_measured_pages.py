@@ -5,40 +5,18 @@ So a page cannot keep an old wording, and a name that changed in a script but no
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from script_modules import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "measurements"
-
-
-def load(script: str) -> ModuleType:
-    """Import a script by its path; several scripts have the same name."""
-    path = ROOT / script
-    name = "page_of_" + re.sub(r"\W", "_", script)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    before, known = list(sys.path), set(sys.modules)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path[:] = before
-        # The next script's neighbours can have the same names as this one's.
-        for other in set(sys.modules) - known:
-            if str(getattr(sys.modules[other], "__file__", None) or "").startswith(str(path.parent)):
-                del sys.modules[other]
-    return module
 
 
 def function(name: str) -> Callable[[ModuleType, Any, Path], str]:
@@ -85,7 +63,7 @@ def test_a_page_is_what_its_results_give(
     page: str, script: str, make: Callable[[ModuleType, Any, Path], str], tmp_path: Path
 ) -> None:
     results = json.loads((PAGES / f"{page}.json").read_text())
-    expected = make(load(script), results, tmp_path)
+    expected = make(load_script(script), results, tmp_path)
 
     def same_machine(text: str) -> str:
         return re.sub(r"Python \d[\d.]*\d|\(\d+ cores\)", "", text).rstrip()

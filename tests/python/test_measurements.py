@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from runs import ROOT
+from script_modules import load_script
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts/measurements"))
-
-import index  # noqa: E402
+index = load_script("scripts/measurements/index.py")
 
 LIST = """
 [paths]

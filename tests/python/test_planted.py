@@ -2,16 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tomllib
+from script_modules import load_script
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "corpus"
-sys.path.insert(0, str(FOLDER))
-
-import planted  # noqa: E402
+planted = load_script("scripts/corpus/planted.py")
 
 
 @pytest.mark.parametrize(

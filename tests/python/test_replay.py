@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from contract import check_document
-from runs import MIB, ROOT, invoke
+from runs import MIB, invoke
+from script_modules import load_scripts
 
-sys.path.insert(0, str(ROOT / "scripts/replay"))
-import agreement
-import differential
+agreement, differential = load_scripts("scripts/replay", "agreement", "differential")
 
 SCRIPT = """\
 import torch

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
+from script_modules import load_script
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts/scale"))
-
-import curves as scale  # noqa: E402
+scale = load_script("scripts/scale/curves.py")
 
 
 def points(*times: tuple[int, float]) -> list[scale.Point]:
