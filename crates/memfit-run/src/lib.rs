@@ -54,6 +54,7 @@ mod report;
 mod request;
 mod script;
 mod secrets;
+mod signals;
 mod sizes;
 mod stage;
 mod stand_ins;

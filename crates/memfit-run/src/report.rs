@@ -7,8 +7,8 @@ use memfit_report::wire::{
 use memfit_vocabulary::Phase;
 
 use crate::facts::Facts;
-use crate::process::signal_name;
 use crate::remedies::Diagnosis;
+use crate::signals::signal_name;
 use crate::watch::Ended;
 use crate::{Outcome, Request, fidelity, outside, time, verdict};
 

@@ -40,8 +40,8 @@ use crate::known_failures::{self, Ran};
 use crate::numbers::Numbers;
 use crate::older;
 use crate::output;
-use crate::process::signal_name;
 use crate::request::Request;
+use crate::signals::{self, signal_name};
 use crate::sizes::Sizes;
 use crate::stand_ins::Given;
 use crate::tested::{OtherSizes, Tested};
@@ -264,6 +264,12 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             _ => None,
         };
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
+        if let Ended::Signalled(signal) = facts.ended
+            && problem.kind == "signal"
+        {
+            let on_virtual_gpu = facts.used_gpu() && !request.card.is_local();
+            problem.hint = signals::hint(signal, on_virtual_gpu).map(str::to_owned);
+        }
         if problem.kind == "timeout" && facts.exception.is_none() && facts.repeated.is_some() {
             let hint = "more time is unlikely to help: let that loop take a fixed number of iterations (as a solver with a fixed step size does), or `--gpu local`, which computes these values";
             problem.hint = Some(hint.to_owned());
