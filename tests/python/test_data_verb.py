@@ -65,7 +65,7 @@ def turned() -> Image.Exif:
 def test_a_folder_without_images_is_reported(tmp_path: Path) -> None:
     done = run(str(tmp_path))
     assert done.returncode == 2
-    assert "there are no images in it" in done.stderr
+    assert "there are no images in it or in its folders" in done.stderr
     done = run(str(tmp_path / "missing"))
     assert done.returncode == 2
     assert "cannot be listed" in done.stderr

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use memfit_recording::{Track, Unknown};
-use memfit_vocabulary::{Cause, Lever};
+use memfit_vocabulary::{Cause, Lever, Proof};
 
 use crate::analysis::Analysis;
 use crate::case::Case;
@@ -71,7 +71,7 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
             .filter(|_| cause != Cause::None)
             .map(|first| first.facts.clone())
             .unwrap_or_default(),
-        fixes: rank_fixes(findings, cause),
+        fixes: rank_fixes(findings, cause, analysis.limit),
     })
 }
 
@@ -86,11 +86,15 @@ fn unknown(track: &Track, has_periods: bool) -> Vec<String> {
 }
 
 /// Remedies that reduce what is kept for a backward pass.
-const REDUCE_GRAPH: [Lever; 3] = [Lever::Checkpointing, Lever::ActivationOffload, Lever::MicroBatch];
+const REDUCE_GRAPH: [Lever; 4] =
+    [Lever::Checkpointing, Lever::ActivationOffload, Lever::MicroBatch, Lever::SmallerBatch];
+
+/// Divisor of the limit: a remedy that is not enough and saves less than a hundredth of the memory is none.
+const NEGLIGIBLE_SHARE_DIVISOR: u64 = 100;
 
 /// Ranks the remedies of all findings. Criteria in order: sufficient; asked for by the cause; same training
 /// results; applicable automatically; no other machine and little time; largest savings.
-fn rank_fixes(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
+fn rank_fixes(findings: Vec<Finding>, cause: Cause, limit: Option<u64>) -> Vec<Fix> {
     let mut fixes: Vec<(bool, Fix)> = Vec::new();
     // Memory that grows from step to step fills any freed space later.
     let grows = matches!(cause, Cause::Leaking | Cause::RetainedGraph | Cause::GrowingCache);
@@ -110,6 +114,11 @@ fn rank_fixes(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
         let enough = fixes.iter().any(|(of_cause, fix)| *of_cause && fix.fits == Some(true));
         fixes.retain(|(of_cause, fix)| *of_cause || !enough && !matches!(fix.apply, Apply::Card(_)));
     }
+    let negligible = |fix: &Fix| {
+        let least = limit.unwrap_or(0) / NEGLIGIBLE_SHARE_DIVISOR;
+        fix.proof == Proof::Modelled && fix.fits != Some(true) && (1..least).contains(&fix.saves)
+    };
+    fixes.retain(|(_, fix)| !negligible(fix));
     let ends_graph = |(of_cause, fix): &(bool, Fix)| *of_cause && fix.fits != Some(false);
     if cause == Cause::EvaluationWithGradients && fixes.iter().any(ends_graph) {
         // Without the graph, nothing is left that they could reduce.

@@ -113,9 +113,9 @@ impl Config {
     pub(crate) fn severity_of(&self, name: &str, severity: Severity, on: bool) -> Option<Severity> {
         let lists = |list: &[String]| list.iter().any(|known| known == name);
         let every = |list: &[String]| list.iter().any(|known| known == "all");
-        let set = self.severity.get(name).copied();
+        let set = self.severity.get(name).or_else(|| self.severity.get("all")).copied();
         let runs = if self.select.is_empty() {
-            on || lists(&self.extend) || every(&self.extend) || set.is_some()
+            on || lists(&self.extend) || every(&self.extend) || self.severity.contains_key(name)
         } else {
             lists(&self.select) || every(&self.select) || lists(&self.extend) || every(&self.extend)
         };
@@ -187,6 +187,10 @@ mod tests {
         let other = Config { severity: severities.into(), ..Config::default() };
         assert_eq!(severity(&other, "late-zero-grad"), Some(Severity::Error));
         assert_eq!(severity(&other, "data-parallel"), None);
+        let of_all = [("all".to_owned(), Level::Note)];
+        let of_all = Config { severity: of_all.into(), ..Config::default() };
+        assert_eq!(severity(&of_all, "graph-in-container"), Some(Severity::Note));
+        assert_eq!(severity(&of_all, "late-zero-grad"), None);
     }
 
     #[test]

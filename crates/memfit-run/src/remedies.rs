@@ -124,6 +124,7 @@ impl Diagnosis {
             (Some(true), true) => 0,
             (Some(true), false) if by_others && against_others(fix) => 0,
             (None, _) if fix.environment.is_some() => 2,
+            (None, _) if fix.proof.is_some_and(|proof| proof.verdict == Verdict::Error) => 2,
             (Some(true) | None, _) => 1,
             (Some(false), _) => 4,
         });

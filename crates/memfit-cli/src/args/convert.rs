@@ -28,8 +28,8 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
 
-    /// The release of PyTorch that wrote the snapshot, if you know it.
-    #[arg(long, value_name = "VERSION")]
+    /// Assume that this PyTorch release wrote it, for example 2.9; snapshots do not record the release.
+    #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
 
     /// Leave out the command, paths, and the names of functions and modules.

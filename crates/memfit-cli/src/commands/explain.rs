@@ -74,6 +74,13 @@ fn add_trials(fixes: &mut [ExplainFix], trials: &[Trial]) {
             peak: Peak { allocated, reserved, device, device_upper },
         });
     }
+    // A replay ends where the script failed, and a run with one setting has shown that more is needed.
+    let is_setting = |fix: &ExplainFix| fix.environment.is_some();
+    if fixes.iter().any(|fix| is_setting(fix) && fix.proof.is_some() && fix.fits == Some(false)) {
+        for fix in fixes.iter_mut().filter(|fix| is_setting(fix) && fix.proof.is_none()) {
+            fix.fits = fix.fits.filter(|fits| !fits);
+        }
+    }
     fixes.sort_by_key(|fix| match (fix.fits, fix.proof) {
         (Some(true), Some(_)) => 0,
         (Some(false), Some(_)) => 2,
@@ -83,6 +90,7 @@ fn add_trials(fixes: &mut [ExplainFix], trials: &[Trial]) {
 
 #[cfg(test)]
 mod tests {
+    use memfit_report::wire::ExplainEnvironment;
     use memfit_vocabulary::{Label, Lever};
 
     use super::*;
@@ -121,5 +129,34 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(fixes[0].proof.map(|proof| (proof.verdict, proof.steps)), Some((Verdict::Fits, 3)));
+    }
+
+    #[test]
+    fn a_run_with_one_setting_withdraws_what_replays_say_of_the_others() {
+        let setting = |mib: u32| ExplainFix {
+            lever: Lever::MaxSplitSize,
+            saves: 1,
+            label: Label::Exact,
+            how: format!("split at {mib}"),
+            evidence: Proof::Replayed,
+            fits: Some(true),
+            environment: Some(ExplainEnvironment {
+                name: "PYTORCH_ALLOC_CONF".to_owned(),
+                value: mib.to_string(),
+            }),
+            edit: None,
+            card: None,
+            proof: None,
+        };
+        for (fits, left) in [(false, None), (true, Some(true))] {
+            let mut fixes = vec![setting(64), setting(256)];
+            let lever = Lever::MaxSplitSize.to_string();
+            add_trials(
+                &mut fixes,
+                &[Trial { lever, how: "split at 64".to_owned(), fits, ..Trial::default() }],
+            );
+            let other = fixes.iter().find(|fix| fix.proof.is_none()).unwrap();
+            assert_eq!(other.fits, left);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! One request, or a few similar ones, out of proportion to all others.
 
 use memfit_patch::RecordedFacts;
-use memfit_recording::StackId;
-use memfit_vocabulary::{Category, Cause, Lever};
+use memfit_recording::{StackId, TextId};
+use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::analysis::{Analysis, modelled_fix};
@@ -48,10 +48,14 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         .filter(|stack| requested * 2 >= giant && timeline.origins.get(*stack).role != Role::Backward);
     let kept = analysis.stacks(timeline.live().filter(of_kind)).first().map(|(stack, _)| *stack);
     let stack = own.or(kept).or(Some(timeline.trouble.stack));
-    let giants = if count == 1 {
-        format!("one tensor of {} is", size(giant))
-    } else {
-        format!("{count} tensors of {} each, {} in total, are", size(giant), size(bytes))
+    let least = timeline.live().filter(of_kind).map(|life| life.block.bytes);
+    let least = least.chain((requested * 2 >= giant).then_some(requested)).min().unwrap_or(giant);
+    let giants = match (count, size(least), size(giant)) {
+        (1, _, giant) => format!("one tensor of {giant} is"),
+        (_, least, giant) if least == giant => {
+            format!("{count} tensors of {giant} each, {} in total, are", size(bytes))
+        }
+        (_, least, giant) => format!("{count} tensors of {least} to {giant}, {} in total, are", size(bytes)),
     };
     let text = format!(
         "{giants} most of the step's memory; its other large tensors have a median of {}",
@@ -63,6 +67,18 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let inputs = timeline.live().filter(of_kind).filter(is_input).count() > 0;
     let stacks = timeline.live().filter(of_kind).map(|life| life.block.stack).chain([timeline.trouble.stack]);
     let loss = stacks.into_iter().any(|stack| timeline.origins.get(stack).operation.loss);
+    // What another module or function makes is not computed by the lines that a remedy changes.
+    let largest = timeline.live().filter(of_kind).max_by_key(|life| life.block.bytes);
+    // The backward pass has one line for all modules.
+    let by_module = sites.is_empty() || timeline.trouble.phase == Phase::Backward;
+    let same_code = |life: &&Life| match (largest.map(Life::module), life.site, sites.first()) {
+        (Some(module), ..) if module != TextId::NONE && by_module => life.module() == module,
+        (_, Some(site), Some(own)) => (site.file, site.function) == (own.file, own.function),
+        _ => true,
+    };
+    let same_code =
+        timeline.live().filter(of_kind).filter(same_code).map(|life| life.block.bytes).sum::<u64>()
+            + own.map_or(0, |_| requested);
     let mut facts = vec![analysis.fact(text, bytes, stack)];
     let elsewhere =
         |kept: &StackId| timeline.origins.get(*kept).site().is_some_and(|site| sites.first() != Some(&site));
@@ -74,19 +90,32 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         bytes,
         enough: analysis.enough(bytes) == Some(true) && analysis.full(),
         facts,
-        fixes: remedies(analysis, &sites, bytes, inputs, loss),
+        fixes: remedies(analysis, &sites, Giants { all: bytes, same_code, inputs, loss }),
     })
 }
 
-fn remedies(analysis: &Analysis<'_>, sites: &[Site], bytes: u64, inputs: bool, loss: bool) -> Vec<Fix> {
+/// The large blocks and the failed request, for the remedies.
+struct Giants {
+    /// Bytes of all.
+    all: u64,
+    /// Bytes of those that the same module or function made.
+    same_code: u64,
+    /// `true` if inputs are among them.
+    inputs: bool,
+    /// `true` if a loss made one of them.
+    loss: bool,
+}
+
+fn remedies(analysis: &Analysis<'_>, sites: &[Site], giants: Giants) -> Vec<Fix> {
+    let Giants { all, same_code, inputs, loss } = giants;
     let mut fixes = Vec::new();
     for (lever, saves, how) in [
         (
             Lever::Sdpa,
-            bytes,
+            same_code,
             "`F.scaled_dot_product_attention(q, k, v)` computes the same without materialising the attention matrix",
         ),
-        (Lever::ResizeBeforeUpload, bytes / 4 * 3, "resize images before they are copied to the GPU"),
+        (Lever::ResizeBeforeUpload, all / 4 * 3, "resize images before they are copied to the GPU"),
     ] {
         match analysis.change(lever, sites, RecordedFacts::Nothing) {
             // No remedy of this kind exists.
@@ -97,23 +126,27 @@ fn remedies(analysis: &Analysis<'_>, sites: &[Site], bytes: u64, inputs: bool, l
             }
         }
     }
-    let by_hand =
-        |lever, how: &str| modelled_fix(analysis, lever, bytes / 4 * 3, how.to_owned(), Apply::ByHand(None));
+    let by_hand = |lever, bytes: u64, how: &str| {
+        modelled_fix(analysis, lever, bytes / 4 * 3, how.to_owned(), Apply::ByHand(None))
+    };
     if loss {
         fixes.push(by_hand(
             Lever::ChunkedLoss,
+            all,
             "chunked cross-entropy: compute the loss over chunks of the tokens under checkpointing, or with `F.linear_cross_entropy` (2.15), so that the full logits are never materialised",
         ));
     }
     if inputs {
         fixes.push(by_hand(
             Lever::ResizeBeforeUpload,
+            all,
             "resize or crop images before they are copied to the GPU",
         ));
     }
     if !loss && !inputs {
         fixes.push(by_hand(
             Lever::ByParts,
+            same_code,
             "compute it in parts: a loop over a few rows at a time that reduces each part (sum, minimum, top-k) before the next. In training, run each part under `torch.utils.checkpoint.checkpoint`, which keeps none of them for the backward pass",
         ));
     }

@@ -1,10 +1,13 @@
 //! Free memory that could not be used: fragmentation, private pools, settings.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use memfit_allocator::{Divisions, Edit, ReplayConditions, Settings};
 use memfit_patch::RecordedFacts;
-use memfit_recording::StackId;
+use memfit_recording::{StackId, TextId};
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
+use super::size::saw_whole_steps;
 use super::{Finding, size};
 use crate::analysis::{Analysis, Replayed, SMALL_SHARE_DIVISOR, modelled_fix, replayed_fix};
 use crate::explanation::{Apply, Fact, Fix, Line};
@@ -23,12 +26,19 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     findings.extend(pools(analysis, unused));
     let mut fixes = remedies(analysis);
     let delays = only_delays(analysis, requested, unused);
-    if delays {
+    let helps = fixes.iter().any(|fix| fix.fits == Some(true)) || delays && !fixes.is_empty();
+    // If almost nothing is unused, fragmentation is not the cause: the GPU was nearly full.
+    let left = unused.saturating_sub(requested);
+    let much = unused >= limit / SMALL_SHARE_DIVISOR && left >= limit / TIGHT_SHARE_DIVISOR;
+    let enough = there_was_room && much && !delays;
+    // A replay ends with the request that failed. Where the rest of the step is unknown or the GPU is nearly
+    // full, it does not show that a setting is enough.
+    if delays || !much || !enough && !saw_whole_steps(analysis) {
         for fix in fixes.iter_mut().filter(|fix| fix.fits == Some(true)) {
             fix.fits = None;
         }
     }
-    if there_was_room || fixes.iter().any(|fix| fix.fits == Some(true)) || delays && !fixes.is_empty() {
+    if there_was_room || helps {
         let held = trouble.reserved.saturating_sub(trouble.allocated);
         let text = format!(
             "{} were requested and {} were free, {} of them reserved by PyTorch: enough in total, but not in one piece",
@@ -36,12 +46,10 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
             size(unused),
             size(held)
         );
-        // If almost nothing is unused, fragmentation is not the cause: the GPU was nearly full.
-        let much = unused >= requested && unused >= limit / SMALL_SHARE_DIVISOR;
         findings.push(Finding {
             cause: Cause::Fragmented,
             bytes: held,
-            enough: there_was_room && much && !delays,
+            enough,
             facts: vec![analysis.fact(text, held, Some(trouble.stack))],
             fixes,
         });
@@ -49,12 +57,16 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     findings
 }
 
+/// Divisor of the limit: of a GPU with less than a hundredth left after the request, nothing is certain.
+const TIGHT_SHARE_DIVISOR: u64 = 100;
+
 /// Minimum number of equal activations for them to be those of repeated layers.
 const MIN_LAYERS: usize = 2;
 
-/// Returns `true` if the free memory in one piece would only have delayed the error: the first forward pass
-/// keeps another tensor of the request's size for each layer, and what is left after the request is less than
-/// one of them. The next layer or the first gradient needs as much.
+/// Returns `true` if the free memory in one piece would only have delayed the error in the first forward pass.
+/// Either it keeps another tensor of the request's size for each layer, and what is left after the request is
+/// less than one of them: the next layer or the first gradient needs as much. Or the layers that have not run
+/// yet need more than what is left.
 fn only_delays(analysis: &Analysis<'_>, requested: u64, unused: u64) -> bool {
     let timeline = &analysis.timeline;
     let trouble = timeline.trouble;
@@ -65,6 +77,41 @@ fn only_delays(analysis: &Analysis<'_>, requested: u64, unused: u64) -> bool {
         life.category == Category::Activations && life.requested_bytes().abs_diff(requested) <= requested / 64
     };
     timeline.live().filter(same).count() >= MIN_LAYERS && unused < requested.saturating_mul(2)
+        || (requested..requested.saturating_add(layers_to_come(analysis))).contains(&unused)
+}
+
+/// Estimated bytes of activations of the layers that the first forward pass has not reached: those of the
+/// numbered modules that have parameters, and no activations yet.
+fn layers_to_come(analysis: &Analysis<'_>) -> u64 {
+    let texts = &analysis.timeline.track.texts;
+    // `encoder.layers.3.linear` is in the layer 3 of `encoder.layers`.
+    let numbered = |name: TextId| {
+        let name = texts.get(name);
+        let number = name.split('.').position(|part| part.parse::<u32>().is_ok())?;
+        let mut parts = name.split('.');
+        let prefix: Vec<&str> = parts.by_ref().take(number).collect();
+        Some((prefix, parts.next()?.parse::<u32>().ok()?))
+    };
+    let mut layers: BTreeMap<Vec<&str>, (BTreeSet<u32>, BTreeSet<u32>, u64)> = BTreeMap::new();
+    for life in analysis.timeline.live() {
+        let Some((prefix, number)) = numbered(life.module()) else { continue };
+        let (all, reached, bytes) = layers.entry(prefix).or_default();
+        match life.category {
+            Category::Parameters => {
+                all.insert(number);
+            }
+            Category::Activations => {
+                reached.insert(number);
+                *bytes += life.block.bytes;
+            }
+            _ => {}
+        }
+    }
+    let to_come = layers.values().map(|(all, reached, bytes)| {
+        let left = all.difference(reached).count() as u64;
+        bytes.checked_div(reached.len() as u64).unwrap_or(0).saturating_mul(left)
+    });
+    to_come.max().unwrap_or(0)
 }
 
 /// Name of the setting that does in the environment what `set_per_process_memory_fraction` does in a script.
@@ -349,8 +396,14 @@ fn without_setting<'conf>(conf: &'conf str, name: &str) -> Vec<&'conf str> {
 /// Formats `: the same calls reserve 18.20 GiB instead of 21.30 GiB`. Without a limit, they may reserve more
 /// than the GPU has: within it, the allocator frees its cache and tries again.
 fn reserved(analysis: &Analysis<'_>, then: &Replayed) -> String {
+    let (now, then_reserved) = (size(analysis.demand()), size(then.reserved));
     if then.fits == Some(true) && analysis.limit.is_some_and(|limit| then.reserved > limit) {
         return ": the same calls, up to the one that failed, then succeed".to_owned();
     }
-    format!(": the same calls reserve {} instead of {}", size(then.reserved), size(analysis.demand()))
+    if analysis.limit.is_some_and(|limit| then.reserved > limit) {
+        return format!(
+            ": on a GPU that is large enough, the same calls reserve {then_reserved} instead of {now}"
+        );
+    }
+    format!(": the same calls reserve {then_reserved} instead of {now}")
 }

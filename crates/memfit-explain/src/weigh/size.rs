@@ -105,11 +105,7 @@ fn larger_gpu(analysis: &Analysis<'_>, room: u64) -> Fix {
     let how = if saw_whole_steps(analysis) {
         format!("a GPU with {gib} GiB or more (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)")
     } else {
-        let trouble = &analysis.timeline.trouble;
-        format!(
-            "a GPU with more than {}, which were needed when memory ran out; what a whole step needs is unknown: `memfit cards -- COMMAND` finds the smallest GPU on which the script fits",
-            size(trouble.allocated + trouble.requested.unwrap_or(0))
-        )
+        "a larger GPU; what a whole step needs is unknown, as none was completed: `memfit cards -- COMMAND` finds the smallest GPU on which the script fits".to_owned()
     };
     let saves = analysis.short().unwrap_or(0);
     let fix = modelled_fix(analysis, Lever::LargerGpu, saves, how, Apply::Card(gib << 30));
@@ -118,7 +114,7 @@ fn larger_gpu(analysis: &Analysis<'_>, room: u64) -> Fix {
 
 /// Returns `true` if the needs of a whole step are known: the first one creates the optimizer's state, so
 /// that the second may need more.
-fn saw_whole_steps(analysis: &Analysis<'_>) -> bool {
+pub(super) fn saw_whole_steps(analysis: &Analysis<'_>) -> bool {
     analysis.timeline.steps_at(analysis.timeline.trouble.moment) >= 2
 }
 
@@ -154,7 +150,8 @@ pub(super) fn too_big(analysis: &Analysis<'_>, leaks: &[Leak]) -> Finding {
     );
     let stacks = analysis.stacks(timeline.live().filter(|life| activations(life)));
     let mut facts = vec![analysis.fact(text, trouble.allocated, Some(analysis.failing_stack()))];
-    if let Some((stack, bytes)) = stacks.first() {
+    // Threads of the autograd engine show no lines.
+    if let Some((stack, bytes)) = stacks.first().filter(|(stack, _)| !analysis.lines(*stack).is_empty()) {
         facts.push(analysis.fact(
             "most of the memory that grows with the batch was allocated here",
             *bytes,
@@ -237,21 +234,17 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
         let apply = analysis.change(Lever::Checkpointing, &lines, RecordedFacts::Nothing);
         let mut how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass".to_owned();
-        if may_have_batch_norm(analysis.timeline.track) {
+        if may_have_batch_norm(analysis.timeline.track) && !matches!(apply, Apply::ByHand(Some(_))) {
             how.push_str("; in blocks with BatchNorm, this alone would update running statistics twice: the patch of `memfit plan --diff` updates them once");
         }
         fixes.push(modelled_fix(analysis, Lever::Checkpointing, saves, how, apply));
         let offload = around_the_model(analysis, Lever::ActivationOffload);
         let largest = timeline.live().filter(|life| of_step(life));
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
+        // A layer's own activations are on the GPU while it runs: with one that is most of them, little is saved.
+        let saves = activations.saturating_sub(2 * largest).max(1);
         let how = "run the forward pass under `torch.autograd.graph.save_on_cpu()`: activations are offloaded to host memory until the backward pass; this costs one copy in each direction";
-        fixes.push(modelled_fix(
-            analysis,
-            Lever::ActivationOffload,
-            activations.saturating_sub(2 * largest),
-            how.to_owned(),
-            offload,
-        ));
+        fixes.push(modelled_fix(analysis, Lever::ActivationOffload, saves, how.to_owned(), offload));
         let savings = autocast::savings(analysis, of_step);
         if !autocast::is_on(analysis) && savings > 0 {
             let apply = around_the_model(analysis, Lever::AutocastBf16);
@@ -259,6 +252,7 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
             fixes.push(modelled_fix(analysis, Lever::AutocastBf16, savings, how.to_owned(), apply));
         }
     }
+    fixes.extend(bucket_views(analysis));
     if graph {
         let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first runs a few samples as one batch and as micro-batches; models with BatchNorm and losses that compare samples fail that test";
         fixes.push(modelled_fix(
@@ -279,6 +273,26 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
     let room = analysis.timeline.trouble.allocated + analysis.timeline.trouble.requested.unwrap_or(0);
     let fixes = fixes.into_iter().map(|fix| for_whole_steps(analysis, fix));
     fixes.chain([larger_gpu(analysis, room + room / 2)]).collect()
+}
+
+/// File of PyTorch whose code allocates the buckets in which gradients are reduced.
+const DISTRIBUTED_DATA_PARALLEL: &str = "torch/nn/parallel/distributed.py";
+
+/// Remedy for gradients that exist twice: in buckets that are reduced, and as tensors of their own.
+fn bucket_views(analysis: &Analysis<'_>) -> Option<Fix> {
+    let timeline = &analysis.timeline;
+    let track = timeline.track;
+    let is_bucket = |life: &Life| {
+        let mut frames = track.stacks.get(life.block.stack);
+        frames.any(|frame| track.texts.get(frame.file).ends_with(DISTRIBUTED_DATA_PARALLEL))
+    };
+    let gradients = |life: &Life| life.category == Category::Gradients;
+    let buckets = timeline.sum(|life| gradients(life) && is_bucket(life));
+    let saves = buckets.min(timeline.sum(|life| gradients(life) && !is_bucket(life)));
+    let how = "`DistributedDataParallel(model, gradient_as_bucket_view=True)`: gradients are views of the buckets in which they are reduced, instead of copies of them";
+    (saves > 0).then(|| {
+        modelled_fix(analysis, Lever::GradientAsBucketView, saves, how.to_owned(), Apply::ByHand(None))
+    })
 }
 
 /// Lines of one forward pass that call blocks with activations inside, and the bytes that would not be kept.

@@ -42,7 +42,7 @@ impl Folder {
         }
         if classes.is_empty() {
             if images.is_empty() {
-                return Err(wrong("there are no images in it, and none in its folders"));
+                return Err(wrong("there are no images in it or in its folders"));
             }
             let mut images = images;
             images.sort();

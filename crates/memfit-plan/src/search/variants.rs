@@ -239,7 +239,7 @@ impl<T: Trial> Search<'_, T> {
                 let Some((_, with)) = self.run_with_lever(entry, &value, &base)? else { continue };
                 self.reject(
                     entry.lever.name(),
-                    format!("{why}; of the whole batch: {}", describe_change(&without, &with)),
+                    format!("{why}; with the whole batch, {}", describe_change(&without, &with)),
                 );
             }
         }
@@ -257,7 +257,7 @@ impl<T: Trial> Search<'_, T> {
                     Some(_) => "the plan is faster without it",
                     None => "it is not enough",
                 };
-                self.reject(lever.name(), format!("{but}; of the whole batch: {why}"));
+                self.reject(lever.name(), format!("{but}; with the whole batch, {why}"));
             }
         }
     }

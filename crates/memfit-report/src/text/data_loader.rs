@@ -129,7 +129,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
 /// The table with one row for each number of workers.
 fn table(report: &LoaderReport, own: &LoaderSettings, canvas: Canvas, out: &mut String) {
     let _ = writeln!(out, "\n{}", paint(BOLD, "Measured on this host"));
-    let head = ["workers", "samples/s", "ms a batch", "first after", "workers' memory", "GPU waits"];
+    let head = ["workers", "samples/s", "ms a batch", "first batch", "workers' memory", "GPU waits"];
     let widths = [7, 10, 10, 11, 15, 10];
     let line = |cells: [String; 6]| {
         let cells: Vec<String> =

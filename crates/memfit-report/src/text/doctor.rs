@@ -30,7 +30,7 @@ pub fn doctor(report: &DoctorReport, canvas: Canvas) -> String {
     };
     let _ = writeln!(out, "\n{}", paint(style, verdict));
     if report.checks.iter().any(|check| check.health == Health::Absent) {
-        let _ = writeln!(out, "{}", paint(DIM, "`-`: not here, and only needed for what its line says."));
+        let _ = writeln!(out, "{}", paint(DIM, "`-`: absent, and needed only for what its line says."));
     }
     out
 }

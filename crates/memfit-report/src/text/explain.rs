@@ -197,7 +197,9 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, others
             (None, _) => "",
         };
         let mut head = fix.lever.to_string();
-        if fix.saves > 0 && fix.card.is_none() {
+        // What a replay says of a setting is about reserved memory on a GPU without a limit: its sentence has it.
+        let of_replay = fix.environment.is_some() && fix.evidence != Proof::Modelled;
+        if fix.saves > 0 && fix.card.is_none() && !of_replay {
             let how = match fix.evidence {
                 Proof::Replayed => " (replayed)",
                 Proof::Modelled => " (estimated)",
@@ -220,8 +222,8 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, others
             out.push_str(&canvas.wrapped(&format!("  {}. ", index + 1), style, &head));
         }
         out.push_str(&canvas.wrapped("     ", Style::new(), &fix.how));
-        if let Some(proof) = &fix.proof {
-            out.push_str(&canvas.wrapped("     ", DIM, &proven(proof)));
+        if let Some(sentence) = fix.proof.as_ref().and_then(proven) {
+            out.push_str(&canvas.wrapped("     ", DIM, &sentence));
         }
         let in_full = index == 0 || fix.fits == Some(true);
         for (line, changed) in fix.edit.iter().filter(|_| in_full).flat_map(|edit| places(&edit.diff)) {
@@ -298,7 +300,7 @@ const fn results(label: Label) -> &'static str {
 }
 
 /// Result of the run that tried a remedy.
-fn proven(proof: &FixProof) -> String {
+fn proven(proof: &FixProof) -> Option<String> {
     let device = size(proof.peak.device_upper);
     let completed = || match proof.steps {
         0 => format!("a run with it used at most {device}"),
@@ -306,10 +308,13 @@ fn proven(proof: &FixProof) -> String {
         steps => format!("a run with it completed {} steps and used at most {device}", count(steps)),
     };
     match proof.verdict {
-        Verdict::Fits => completed(),
-        Verdict::Oom => format!("a run with it also ran out of memory, in step {}", count(proof.steps + 1)),
-        Verdict::Unknown => format!("{}; it is not certain that it fits", completed()),
-        Verdict::Error => "a run with it failed for another reason".to_owned(),
+        Verdict::Fits => Some(completed()),
+        Verdict::Oom => {
+            Some(format!("a run with it also ran out of memory, in step {}", count(proof.steps + 1)))
+        }
+        Verdict::Unknown => Some(format!("{}; it is not certain that it fits", completed())),
+        // The remedy's own sentence has the error.
+        Verdict::Error => None,
     }
 }
 
@@ -325,19 +330,31 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
             .flat_map(|module| {
                 module.children.iter().map(move |line| {
                     let known = |name: &str| !name.starts_with('(');
+                    let place = from_here(&line.name);
                     let name = match (known(&module.name), known(&line.name)) {
-                        (true, true) => format!("{}  {}", module_name(&module.name), line.name),
+                        (true, true) => format!("{}  {place}", module_name(&module.name)),
                         (true, false) => module_name(&module.name),
-                        _ => line.name.clone(),
+                        _ => place.to_owned(),
                     };
                     (line.bytes, name)
                 })
             })
             .collect();
         leaves.sort_by(|one, other| other.cmp(one));
-        leaves.retain(|(bytes, name)| !name.starts_with('(') && *bytes * 50 >= category.bytes);
-        let (shown, others) = leaves.split_at(leaves.len().min(MAX_LEAVES));
-        for (bytes, name) in shown {
+        let is_known = |name: &str| !name.starts_with('(');
+        let (mut shown, mut others): (Vec<_>, Vec<_>) = {
+            let mut left = MAX_LEAVES;
+            leaves.into_iter().partition(|(bytes, name)| {
+                let show = left > 0 && is_known(name) && *bytes * 50 >= category.bytes;
+                left -= usize::from(show);
+                show
+            })
+        };
+        // A single one needs no more room by its name.
+        if others.len() == 1 && is_known(&others[0].1) {
+            shown.append(&mut others);
+        }
+        for (bytes, name) in &shown {
             let _ = writeln!(
                 out,
                 "  {:>SIZE$}    {:>SIZE$}  {}",
@@ -346,10 +363,11 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
                 paint(DIM, &canvas.shortened(name, room.saturating_sub(SIZE)))
             );
         }
+        // The lines of a category add up to it, however small they are.
         let rest: u64 = others.iter().map(|(bytes, _)| bytes).sum();
-        if rest > 0 {
+        if rest > 0 && (!shown.is_empty() || others.iter().any(|(_, name)| is_known(name))) {
             let what = match others.len() {
-                1 => "in another place".to_owned(),
+                _ if !others.iter().any(|(_, name)| is_known(name)) => "of unknown origin".to_owned(),
                 places => format!("in {places} other places"),
             };
             let _ = writeln!(out, "  {:>SIZE$}    {:>SIZE$}  {}", "", size(rest), paint(DIM, &what));
@@ -360,6 +378,35 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_places_of_a_category_add_up_to_it() {
+        let line = |name: String, bytes| ExplainHolder { name, bytes, blocks: 1, children: Vec::new() };
+        let module = |number: u32, bytes: u64| ExplainHolder {
+            name: format!("layers.{number}"),
+            bytes,
+            blocks: 1,
+            children: vec![line(format!("train.py:{number}"), bytes)],
+        };
+        let told = |small: u32| {
+            let children: Vec<_> = (0..=small)
+                .map(|number| module(number, if number == 0 { 40 << 20 } else { 1 << 20 }))
+                .collect();
+            let bytes = children.iter().map(|each| each.bytes).sum();
+            let mut out = String::new();
+            tree(
+                &mut out,
+                &[ExplainHolder { name: "gradients".to_owned(), bytes, blocks: 1, children }],
+                Canvas { width: 80, unicode: true },
+            );
+            out
+        };
+        let sixty = told(60);
+        assert!(sixty.contains("60.0 MiB") && sixty.contains("in 60 other places"), "{sixty}");
+        // A single one is named.
+        let one = told(1);
+        assert!(one.contains("layers.1") && !one.contains("other places"), "{one}");
+    }
 
     #[test]
     fn a_line_outside_of_functions_names_none() {

@@ -78,7 +78,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
     );
     field("multiprocessor", &limits, device.source_of("sm"));
     field("peak rates", &rates(device, dot), device.source_of("rates"));
-    field("achievable", &achievable(device, dot), device.source_of("achieved"));
+    field("achieved", &achievable(device, dot), device.source_of("achieved"));
     let link =
         format!("{}, {} GB/s each way", device.host_link.kind, device.host_link.bandwidth / 1_000_000_000);
     field("host link", &link, device.source_of("host_link"));
@@ -167,5 +167,5 @@ fn rates(device: &Device, dot: &str) -> String {
         .into_iter()
         .filter_map(|(name, rate)| rate.map(|rate| format!("{name} {:.1}", rate as f64 / 1e12)))
         .collect();
-    format!("{} TFLOP/s dense", parts.join(dot))
+    format!("{} TFLOP/s dense, at the rated clock", parts.join(dot))
 }

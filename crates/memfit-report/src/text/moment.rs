@@ -17,12 +17,15 @@ pub(super) fn forward_pass(number: u64, module: Option<&str>) -> String {
 
 /// Step, phase and module of a moment in the training.
 pub(super) fn moment(step: u64, phase: Phase, module: Option<&str>) -> String {
-    let module = of_module(module);
-    let phase = match phase {
+    format!("step {}, {}{}", count(step), in_phase(phase), of_module(module))
+}
+
+/// Phase of a moment, for a script that takes no steps.
+pub(super) fn in_phase(phase: Phase) -> &'static str {
+    match phase {
         Phase::Forward => "forward pass",
         Phase::Backward => "backward pass",
         Phase::Optimizer => "optimizer step",
         Phase::Other => "outside forward, backward and optimizer",
-    };
-    format!("step {}, {phase}{module}", count(step))
+    }
 }

@@ -11,7 +11,7 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{coverable, covered, not_covered, not_run, steps};
 use super::explain::in_function;
 use super::growth::Growth;
-use super::moment::{forward_pass, moment};
+use super::moment::{forward_pass, in_phase, moment};
 use super::several;
 use super::{from_here, milliseconds, module_name, signed_size, size, times};
 use crate::wire::{AtPeak, CardKind, Coverage, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
@@ -356,7 +356,10 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("interval", &text);
     }
     if let Some(at) = &report.at_peak {
-        let mut instant = moment(at.step, at.phase, None);
+        let mut instant = match report.coverage.forward_only {
+            true => in_phase(at.phase).to_owned(),
+            false => moment(at.step, at.phase, None),
+        };
         if at.allocated != peak.allocated {
             let _ = write!(instant, ": {} allocated", size(at.allocated));
         }

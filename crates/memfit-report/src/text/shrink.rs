@@ -112,7 +112,14 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
     );
     out.push_str(&canvas.wrapped("  ", DIM, &legend));
     if !wide {
-        let _ = writeln!(out, "{}", paint(DIM, &format!("  {WIDE} columns also show what each saves")));
+        let _ = writeln!(
+            out,
+            "{}",
+            paint(
+                DIM,
+                &format!("  in a terminal of {WIDE} columns, the table also shows what each technique saves")
+            )
+        );
     }
 }
 
