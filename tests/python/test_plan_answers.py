@@ -66,10 +66,12 @@ def test_a_script_of_memfits_own_step_takes_pieces_pictures_and_buckets_from_a_p
 
 
 def test_a_script_that_fits_is_left_alone():
-    _, run = planned(LOADER, "--memory", "8GiB")
+    folder, run = planned(LOADER, "--memory", "8GiB")
     assert run.status == 0, run.stderr
     assert run.report["verdict"] == "fits-as-is"
     assert run.report["chosen"]["levers"] == []
+    assert not (folder / "memfit.plan.toml").exists(), "it needs no plan"
+    assert run.report["coverage"]["steps"] == 3
 
 
 def test_a_script_that_cannot_fit_is_reported_with_the_smallest_gpu():

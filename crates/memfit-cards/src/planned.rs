@@ -187,6 +187,7 @@ mod tests {
             fewest_gpus: None,
             nodes: 1,
             links: Vec::new(),
+            coverage: None,
             evaluations: 3,
             wall_s: 0.0,
             interrupted: false,

@@ -15,7 +15,7 @@ use memfit_channel::Planned;
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
 use memfit_report::text::Growth;
-use memfit_report::wire::{AtPeak, Problem, RunReport, SmallestCard, Verdict};
+use memfit_report::wire::{AtPeak, Coverage, Problem, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
 use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Remark, Training};
 
@@ -73,6 +73,8 @@ pub(crate) struct Tries<'a> {
     noted_doubt: bool,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
+    /// Parts of the training that the last run of the unchanged script included.
+    pub(crate) coverage: Option<Coverage>,
     /// Remarks of the runs.
     pub(crate) notes: Vec<String>,
 }
@@ -97,6 +99,7 @@ impl<'a> Tries<'a> {
             count: 0,
             noted_doubt: false,
             torch: None,
+            coverage: None,
             notes: Vec::new(),
         }
     }
@@ -315,6 +318,7 @@ impl Tries<'_> {
         }
         if as_is {
             self.ranks_seen = report.ranks.len();
+            self.coverage = Some(report.coverage.clone());
             self.ends_early = outcome.facts.ended == Ended::Exited(0) && report.steps < STEPS;
         }
         if let Some(training) = training.as_ref().filter(|_| as_is) {
@@ -511,10 +515,11 @@ pub(crate) fn smallest_card(
     tries: &mut Tries<'_>,
     found: &Answer,
     catalogue: &Catalogue,
+    margin: f64,
     printer: &Printer,
 ) -> Result<Option<SmallestCard>, CliError> {
     let request = tries.request(&Candidate::as_is(), tries.request.card.clone());
     let mut judge = Judge::new(&request, catalogue.devices(), false, printer);
     let reserved = found.baseline.outcome.peak.reserved;
-    Ok(smallest_fitting(&mut judge, &tries.rehearsal, catalogue.devices(), reserved)?)
+    Ok(smallest_fitting(&mut judge, &tries.rehearsal, catalogue.devices(), reserved, margin)?)
 }

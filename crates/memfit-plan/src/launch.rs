@@ -72,6 +72,8 @@ impl LaunchError {
 /// A part of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
+    /// An environment variable with its value, before the command.
+    Assignment(&'static str, &'static str),
     /// Text, quoted where the shell requires it.
     Text(String),
     /// A shell expression, in double quotes.
@@ -108,15 +110,16 @@ impl Launch {
             count => count,
         };
         let text = |words: &[&str]| words.iter().map(|&word| Word::Text(word.to_owned())).collect::<Vec<_>>();
+        let environment = plan.environment().map(|(name, value)| Word::Assignment(name, value));
         if world == 1 {
-            let words = command.iter().cloned().map(Word::Text).collect();
+            let words = environment.chain(command.iter().cloned().map(Word::Text)).collect();
             return Ok(Self { before: None, words, machines: 1, needs: None });
         }
         if nodes * count != world {
             return Err(LaunchError::OtherWorld { world, nodes, count });
         }
         let (nodes_text, count_text) = (nodes.to_string(), count.to_string());
-        let mut words = Vec::new();
+        let mut words: Vec<Word> = environment.collect();
         let slurm = launcher == Launcher::Slurm;
         if slurm {
             words.extend(text(&["srun", "--nodes", &nodes_text, "--ntasks-per-node", "1"]));
@@ -151,6 +154,7 @@ impl Launch {
             .words
             .iter()
             .map(|word| match word {
+                Word::Assignment(name, value) => format!("{name}={}", shell_word(value)),
                 Word::Text(text) => shell_word(text),
                 // A job number is an id, not a host: it gets no port.
                 Word::Expression(name) if *name == "$SLURM_JOB_ID" => format!("\"{name}\""),
@@ -215,10 +219,11 @@ fn script(command: &[String]) -> Result<Training, LaunchError> {
 
 #[cfg(test)]
 mod tests {
-    use memfit_vocabulary::Parallel;
+    use memfit_vocabulary::{Label, Lever, Parallel, Value};
 
     use super::*;
     use crate::plan::MadeFor;
+    use crate::setting::Setting;
 
     fn plan(shard: u32, count: u64, nodes: Option<u64>) -> Plan {
         Plan {
@@ -301,6 +306,22 @@ mod tests {
         let by_hand = plan(4, 0, None);
         assert!(line(&by_hand, Launcher::Torchrun, "python t.py").unwrap().contains("--nproc-per-node 4"));
         assert_eq!(line(&Plan::as_is(), Launcher::Torchrun, "python t.py").unwrap(), "python t.py");
+    }
+
+    #[test]
+    fn what_has_to_be_set_before_the_start_is() {
+        let settings =
+            vec![Setting { lever: Lever::ExpandableSegments, value: Value::default(), label: Label::Exact }];
+        let text = |plan: &Plan| line(plan, Launcher::Torchrun, "python t.py").unwrap();
+        assert_eq!(
+            text(&Plan { levers: settings.clone(), ..Plan::as_is() }),
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python t.py"
+        );
+        let spread = text(&Plan { levers: settings, ..plan(2, 2, None) });
+        assert!(
+            spread.starts_with("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True torchrun --"),
+            "{spread}"
+        );
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl<'a, T: Trial> Search<'a, T> {
         let (ms, own_ms) = (milliseconds(&fastest.outcome), milliseconds(own));
         (ms < own_ms * (1.0 - MIN_REL_GAIN)).then(|| {
             format!(
-                "a faster step ({ms:.1} ms instead of {own_ms:.1}, with {:.2} GiB): {}, in the script or with `memfit.Step(…, levers=…)`. The script fits as is, so this is not written as a plan",
+                "a faster step ({ms:.1} ms instead of {own_ms:.1}, with {:.2} GiB): {}, in the script or with `memfit.Step(…, levers=…)`. The script fits as is, so no plan is written",
                 gib(fastest.outcome.peak.device_upper),
                 fastest.candidate.describe()
             )

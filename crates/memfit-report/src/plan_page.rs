@@ -8,7 +8,7 @@ mod plot;
 
 use std::fmt::Write as _;
 
-use crate::text::{milliseconds, plan_in_short, plan_lever_in_words, plan_lever_meaning, size};
+use crate::text::{milliseconds, not_covered, plan_in_short, plan_lever_in_words, plan_lever_meaning, size};
 use crate::wire::{PlanReport, PlanRun, PlanVerdict};
 
 const STYLE: &str = include_str!("plan_page/page.css");
@@ -49,7 +49,10 @@ pub fn plan_page(report: &PlanReport) -> String {
         }
         out.push_str("</table></div></section>\n");
     }
-    let mut said: Vec<String> = report.advice.iter().chain(&report.notes).cloned().collect();
+    let uncovered =
+        report.coverage.as_ref().and_then(not_covered).map(|parts| format!("Not covered: {parts}"));
+    let mut said: Vec<String> =
+        uncovered.iter().chain(&report.advice).chain(&report.notes).cloned().collect();
     said.extend(report.smallest_card.as_ref().map(|card| {
         format!(
             "The smallest GPU on which the unmodified script fits is {} ({}).",
@@ -191,8 +194,24 @@ mod tests {
             "limit": null, "pareto": [chosen], "rejected": [{"lever": "sdpa", "why": "1 < 2"}], "advice": [],
             "smallest_card": null, "evaluations": 3, "wall_s": 1.0, "interrupted": false, "notes": [], "torch": null,
             "command": ["python", "train.py"], "plan": null, "problem": null,
+            "coverage": {
+                "steps": 3, "evaluation": false, "largest_batch": true, "epoch_end": true, "has_loader": true,
+                "growth_per_step": 0, "not_run": [{"place": "/me/train.py:9", "code": "evaluate(model)"}],
+            },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn the_answer_says_which_parts_of_the_training_it_is_for() {
+        let told = crate::text::plan(&report(), crate::text::Canvas { width: 120, unicode: true });
+        for part in [
+            "for the 3 steps that ran, on a virtual",
+            "an evaluation: the plan's",
+            "train.py:9: `evaluate(model)`",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
     }
 
     #[test]
@@ -208,6 +227,7 @@ mod tests {
         assert!(
             page.contains(">as it is</text>") && page.contains("&lt;T4&gt;") && page.contains("1 &lt; 2")
         );
+        assert!(page.contains("Not covered: an evaluation"));
         // No external resources and no scripts.
         assert!(!page.contains("<script") && !page.contains("http"));
     }

@@ -32,6 +32,7 @@ pub use canvas::{Canvas, paint};
 pub use cards::cards;
 pub use check::{concise, findings};
 pub use ci::ci;
+pub(crate) use coverage::not_covered;
 pub use data::data;
 pub use data_loader::data_loader;
 pub use doctor::doctor;

@@ -9,7 +9,7 @@ from .._api.report import PlanQuestions
 
 if TYPE_CHECKING:
     from .explain import FixProof
-    from .run import AtPeak, DeviceInfo, Peak, Problem
+    from .run import AtPeak, Coverage, DeviceInfo, Peak, Problem
 
 PlanVerdict = Literal["fits-as-is", "fits-with-plan", "does-not-fit"]
 
@@ -44,6 +44,9 @@ class PlanReport(PlanQuestions):
     """Next steps, or changes to allow."""
     smallest_card: SmallestCard | None = None
     """The smallest GPU of the catalogue on which a run of the unchanged script fits."""
+    coverage: Coverage | None = None
+    """Parts of the training that a run of the unchanged script included; the plan's runs included no others.
+    """
     evaluations: int
     """Runs of the script."""
     wall_s: float

@@ -107,6 +107,7 @@ fn blank(args: &PlanArgs) -> PlanReport {
         rejected: Vec::new(),
         advice: Vec::new(),
         smallest_card: None,
+        coverage: None,
         fewest_gpus: None,
         nodes: args.nodes,
         links: args.link.clone(),
@@ -170,6 +171,7 @@ fn find(
         None => found,
     };
     report.torch.clone_from(&tries.torch);
+    report.coverage.clone_from(&tries.coverage);
     let Some(found) = found else {
         report.interrupted = true;
         return Err(CliError::NothingToPlan {
@@ -187,7 +189,7 @@ fn find(
     // If every run starts the script again, it is searched only if nothing else helps.
     let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan && !is_spread;
     if asks_for_smallest && (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
-        report.smallest_card = smallest_card(&mut tries, &found, &catalogue, printer)?;
+        report.smallest_card = smallest_card(&mut tries, &found, &catalogue, margin, printer)?;
     }
     let unsettled = match &found.chosen {
         Some(chosen) if !found.interrupted => tries.unsettled(&chosen.candidate)?,
@@ -214,8 +216,14 @@ fn find(
     report.advice.extend(of_framework(&found, &plan));
     report.advice.extend(of_ignored(&found, chosen));
     if let Some(path) = &output {
-        plan.write(path)?;
-        report.plan = Some(path.display().to_string());
+        if found.verdict == Verdict::FitsAsIs {
+            report
+                .notes
+                .push(format!("nothing was written to `{}`: the script needs no plan", path.display()));
+        } else {
+            plan.write(path)?;
+            report.plan = Some(path.display().to_string());
+        }
     }
     if let Some(wanted) = diff.filter(|_| found.verdict == Verdict::FitsWithPlan) {
         let into = Some(wanted.as_path()).filter(|path| *path != Path::new(SHOWN));

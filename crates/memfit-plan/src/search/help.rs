@@ -22,7 +22,7 @@ impl<T: Trial> Search<'_, T> {
     pub(super) fn may_divide(&mut self, training: &Training) -> bool {
         let name = Lever::MicroBatch.name();
         if training.batch == 0 {
-            self.reject(name, "the script uses no `torch.utils.data.DataLoader`, and no variable or argument of its own was found that sets the batch size: assign it to a variable, such as `batch_size = 256`, and make each batch from that");
+            self.reject(name, "the script uses no `torch.utils.data.DataLoader`, and no variable or argument of its own was found that sets the batch size: assign it to a variable, such as `batch_size`, and make each batch from that");
             return false;
         }
         if training.batch == 1 {

@@ -15,6 +15,14 @@ pub(super) fn steps(coverage: &Coverage) -> String {
     format!("{} {}", coverage.steps, if coverage.steps == 1 { one } else { several })
 }
 
+/// `the 3 steps that ran`.
+pub(super) fn what_ran(coverage: &Coverage) -> String {
+    match coverage.steps {
+        0 => "what ran".to_owned(),
+        _ => format!("the {} that ran", steps(coverage)),
+    }
+}
+
 /// A place without its folder.
 pub(super) fn without_folder(place: &str) -> &str {
     place.rsplit_once('/').map_or(place, |(_, name)| name)
@@ -51,7 +59,7 @@ const fn may_evaluate(coverage: &Coverage) -> bool {
 }
 
 /// Parts of a training that the run did not cover; `None` if it covered all.
-pub(super) fn not_covered(coverage: &Coverage) -> Option<String> {
+pub(crate) fn not_covered(coverage: &Coverage) -> Option<String> {
     let missing = parts(coverage, false);
     (!missing.is_empty()).then(|| missing.join(", "))
 }

@@ -6,6 +6,7 @@ use anstyle::Style;
 use memfit_vocabulary::{Category, Label, Lever, Moved, Parallel, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
+use super::coverage::{coverable, not_covered, not_run, what_ran};
 use super::{milliseconds, size};
 use crate::wire::{PatchNumbers, PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
@@ -35,6 +36,16 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
         }
     }
     out.push('\n');
+    if let Some(coverage) = report.coverage.as_ref().filter(|_| report.verdict.is_some()) {
+        if let Some(missing) = not_covered(coverage) {
+            let what = format!("{missing}: the plan's memory is that of training steps");
+            out.push_str(&canvas.wrapped("not covered: ", DOUBT, &what));
+        }
+        let lines = not_run(coverage);
+        if !lines.is_empty() {
+            out.push_str(&canvas.wrapped("not run: ", DIM, &lines.join("; ")));
+        }
+    }
     for note in &report.notes {
         out.push_str(&canvas.wrapped("note: ", DIM, note));
     }
@@ -163,10 +174,13 @@ fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
         run.as_ref()
             .map_or_else(String::new, |run| format!(": at most {} used{each}", size(run.peak.device_upper)))
     };
+    let of = report.coverage.as_ref().map_or_else(String::new, |ran| format!("for {}, ", what_ran(ran)));
     let (style, badge, sentence) = match report.verdict {
-        Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IS", format!("on {place}{}", used(&report.baseline))),
+        Some(PlanVerdict::FitsAsIs) => {
+            (GOOD, "FITS AS IS", format!("{of}on {place}{}", used(&report.baseline)))
+        }
         Some(PlanVerdict::FitsWithPlan) => {
-            (GOOD, "FITS WITH A PLAN", format!("on {place}{}", used(&report.chosen)))
+            (GOOD, "FITS WITH A PLAN", format!("{of}on {place}{}", used(&report.chosen)))
         }
         Some(PlanVerdict::DoesNotFit) if report.interrupted => {
             (DOUBT, "NO PLAN YET", format!("for {place}: the search was interrupted"))
@@ -366,17 +380,28 @@ fn next(report: &PlanReport) -> Vec<String> {
                     report.command.join(" ")
                 ));
             }
-            Some(plan) => lines.push(format!(
-                "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --gpu … --plan {plan} -- {}` runs the unmodified script with it",
-                report.command.join(" ")
-            )),
+            Some(plan) => {
+                let full = report.coverage.as_ref().and_then(coverable);
+                let (cover, more) = full
+                    .map_or(("", String::new()), |parts| ("--cover full ", format!(", and also {parts}")));
+                lines.push(format!(
+                    "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --gpu … {cover}--plan {plan} -- {}` runs the unmodified script with it{more}",
+                    report.command.join(" ")
+                ));
+                if let Some((name, value)) = report.environment() {
+                    lines.push(format!(
+                        "start the training with {name}={value}: the plan's setting of the allocator has to be known before PyTorch starts"
+                    ));
+                }
+            }
             None => lines.push("`-o memfit.plan.toml` writes the plan to a file".to_owned()),
         },
         Some(PlanVerdict::DoesNotFit | PlanVerdict::FitsAsIs) | None => {}
     }
     if let Some(card) = &report.smallest_card {
         lines.push(format!(
-            "the smallest GPU on which the unmodified script fits is {} with {}",
+            "the smallest GPU on which the unmodified script fits{} is {} with {}",
+            report.coverage.as_ref().map_or_else(String::new, |ran| format!(", for {},", what_ran(ran))),
             card.name,
             size(card.capacity)
         ));

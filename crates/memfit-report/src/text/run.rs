@@ -8,7 +8,7 @@ use memfit_vocabulary::{Category, Phase, Remark};
 
 use super::assumed;
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
-use super::coverage::{coverable, covered, not_covered, not_run, steps};
+use super::coverage::{coverable, covered, not_covered, not_run, steps, what_ran};
 use super::explain::in_function;
 use super::growth::Growth;
 use super::moment::{forward_pass, in_phase, moment};
@@ -139,7 +139,7 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
                 .map_or_else(String::new, |growth| format!(", but {}", growth.in_words()));
             let style = if growing.is_empty() { GOOD } else { DOUBT };
             let plan = if report.plan.is_some() { "with the plan, " } else { "" };
-            (style, "FITS", format!("{plan}for {}, on {place}{used}{growing}", what_ran(report)))
+            (style, "FITS", format!("{plan}for {}, on {place}{used}{growing}", what_ran(&report.coverage)))
         }
         Verdict::Oom => {
             let sentence = report.oom.as_ref().map_or_else(
@@ -181,13 +181,6 @@ fn place(report: &RunReport) -> String {
         0 | 1 => format!("a {kind} {name}{capacity}"),
         count if several::is_one_used(report) => format!("one of {count} {kind} {name}{capacity}"),
         count => format!("{count} {kind} {name}{capacity}"),
-    }
-}
-
-fn what_ran(report: &RunReport) -> String {
-    match report.coverage.steps {
-        0 => "what ran".to_owned(),
-        _ => format!("the {} that ran", steps(&report.coverage)),
     }
 }
 

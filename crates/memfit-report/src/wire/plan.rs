@@ -1,10 +1,10 @@
 //! `memfit.plan/1`: the result of a search for the fastest plan.
 
-use memfit_vocabulary::{Bound, Label, Lever, Parallel, Value};
+use memfit_vocabulary::{Bound, Label, Lever, Parallel, Script, Value};
 use serde::{Deserialize, Serialize};
 
 use super::explain::FixProof;
-use super::run::{AtPeak, DeviceInfo, Peak, Problem};
+use super::run::{AtPeak, Coverage, DeviceInfo, Peak, Problem};
 
 /// The report of a search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +35,9 @@ pub struct PlanReport {
     pub advice: Vec<String>,
     /// The smallest GPU of the catalogue on which a run of the unchanged script fits.
     pub smallest_card: Option<SmallestCard>,
+    /// Parts of the training that a run of the unchanged script included; the plan's runs included no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage: Option<Coverage>,
     /// Runs of the script.
     pub evaluations: u64,
     /// Seconds from the start to the answer.
@@ -62,6 +65,19 @@ pub struct PlanReport {
     pub patch: Option<PlanPatch>,
     /// Reason why there is no answer.
     pub problem: Option<Problem>,
+}
+
+impl PlanReport {
+    /// Environment variable that has to be set before a script with the plan starts, and its value.
+    pub(crate) fn environment(&self) -> Option<(&'static str, &'static str)> {
+        let levers = self.chosen.iter().flat_map(|chosen| &chosen.levers);
+        levers
+            .filter_map(|lever| match lever.lever.declaration().script {
+                Script::Environment { name, value, .. } => Some((name, value)),
+                _ => None,
+            })
+            .next()
+    }
 }
 
 /// A plan as a patch of a script.
