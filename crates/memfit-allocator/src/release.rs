@@ -19,6 +19,9 @@ impl Release {
     /// Newest release with known behaviour.
     pub const NEWEST: Self = Self::new(2, 15);
 
+    /// Last release whose snapshots do not name the pool of each event.
+    pub const WITHOUT_POOL_NAMES: Self = Self::new(2, 11);
+
     /// Release `major.minor`.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self { major, minor }

@@ -58,9 +58,9 @@ impl ReplayConditions {
 
     /// [`Self::from_snapshot`] with a known release.
     pub fn from_snapshot_of(snapshot: &Snapshot, release: Option<Release>) -> Self {
-        // A snapshot does not contain its release. Since 2.12, events contain their pool.
+        // A snapshot does not contain its release.
         let names_pools = snapshot.events.iter().any(|event| event.pool.is_some());
-        let guessed = if names_pools { Release::NEWEST } else { Release::new(2, 11) };
+        let guessed = if names_pools { Release::NEWEST } else { Release::WITHOUT_POOL_NAMES };
         let release = release.unwrap_or(guessed);
         let mut settings = Settings::default();
         if let Some(traced) = &snapshot.settings {

@@ -13,5 +13,6 @@ mod tests;
 mod timeline;
 
 pub use chrome::write as write_chrome;
+pub use from_track::Writer;
 pub use perfetto::write as write_perfetto;
 pub use rows::{RowFormat, Rows, write as write_rows};

@@ -3,8 +3,11 @@
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 
-use memfit_allocator::ReplayConditions;
-use memfit_recording::{Recording, RowFormat, Snapshot, Source, write_chrome, write_perfetto, write_rows};
+use memfit_allocator::{Release, ReplayConditions};
+use memfit_explain::Conditions;
+use memfit_recording::{
+    Recording, RowFormat, Snapshot, Source, Writer, write_chrome, write_perfetto, write_rows,
+};
 use memfit_run::RunError;
 
 use crate::args::{ConvertArgs, ConvertFormat, ConvertRows};
@@ -90,7 +93,13 @@ fn write(
         (Source::Snapshot(snapshot), ConvertFormat::Pickle) => snapshot.write(to).map_err(failed),
         (Source::Recording(recording), ConvertFormat::Pickle) => {
             let track = chosen(&recording, args, printer)?;
-            Snapshot::from_track(track).write(to).map_err(failed)
+            let conditions = Conditions::from_track(&recording.origin, track, args.torch);
+            let limit = conditions.card.limit.or_else(|| {
+                let device = track.devices().first().copied()?;
+                track.limit_at_oom(device)
+            });
+            let names_pools = conditions.given.release > Release::WITHOUT_POOL_NAMES;
+            Snapshot::from_track_of(track, Writer { names_pools, limit }).write(to).map_err(failed)
         }
         (Source::Snapshot(snapshot), _) => {
             let given = ReplayConditions::from_snapshot_of(&snapshot, args.torch);

@@ -11,10 +11,24 @@ use crate::{
 /// Largest block of a small pool, as memory_viz and other readers assume it.
 const SMALL_LIMIT: u64 = 1 << 20;
 
+/// What a process writes into a snapshot in addition to its allocator's calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Writer {
+    /// `true` if its PyTorch names the pool of each event, as 2.12 and later do.
+    pub names_pools: bool,
+    /// Bytes that its allocator could reserve, for the free memory at a failed request.
+    pub limit: Option<u64>,
+}
+
 impl Snapshot {
     /// Converts a track to the snapshot that its process would have written at the end. Without segments in
     /// the track, the snapshot has none either.
     pub fn from_track(track: &Track) -> Self {
+        Self::from_track_of(track, Writer::default())
+    }
+
+    /// [`Self::from_track`] with what is known of the process.
+    pub fn from_track_of(track: &Track, writer: Writer) -> Self {
         // A device may have segments without blocks.
         let of_segments = track.spans.iter().map(|span| span.device).max();
         let highest = track.devices().last().copied().max(of_segments);
@@ -54,6 +68,9 @@ impl Snapshot {
                         let Some(block) = track.block(block) else { continue };
                         of_block(&mut event, &block, TraceAction::FreeRequested);
                         if !tells_completion {
+                            if writer.names_pools {
+                                event.pool = event.pool.or(NonZeroU16::new(1));
+                            }
                             snapshot.events.push(event);
                             event.action = TraceAction::FreeCompleted;
                         }
@@ -74,6 +91,7 @@ impl Snapshot {
                     }
                     MomentKind::Oom(bytes) => {
                         (event.action, event.size) = (TraceAction::Oom, bytes);
+                        event.address = writer.limit.map_or(0, |limit| limit.saturating_sub(moment.reserved));
                         if let Some(refusal) = track.refusals.get(&place) {
                             event.address = refusal.left;
                             event.stream = refusal.stream.0;
@@ -82,6 +100,9 @@ impl Snapshot {
                     }
                     MomentKind::Snapshot => event.size = moment.allocated,
                     _ => continue,
+                }
+                if writer.names_pools && event.action != TraceAction::Snapshot {
+                    event.pool = event.pool.or(NonZeroU16::new(1));
                 }
                 snapshot.events.push(event);
             }
@@ -116,8 +137,8 @@ fn of_span(event: &mut TraceEvent, track: &Track, span: u32, action: TraceAction
     event.pool = pool(span.pool);
 }
 
-/// Returns a pool's index if it is not the default pool. The default pool is not written, since readers take
-/// pool ids in a trace for a sign of a release that writes them.
+/// Returns a pool's index if it is not the default pool, which only some releases write: readers take its id
+/// in a trace for a sign of them.
 const fn pool(pool: PoolRef) -> Option<NonZeroU16> {
     if pool.0 == 0 { None } else { NonZeroU16::new(pool.0 + 1) }
 }

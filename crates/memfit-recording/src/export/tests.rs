@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::*;
 use crate::SegmentBlockState::{Allocated, Inactive};
 use crate::{
-    Block, Call, Frame, MomentKind, NEVER, PickleLimits, RangeSource, Recording, Snapshot, Span, StackId,
-    Totals, Track,
+    Block, Call, Frame, Moment, MomentKind, NEVER, PickleLimits, RangeSource, Recording, Snapshot, Span,
+    StackId, Totals, TraceAction, Track,
 };
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -76,6 +76,20 @@ fn track() -> Track {
 
 fn recording() -> Recording {
     Recording { tracks: vec![track()], ..Recording::default() }
+}
+
+#[test]
+fn what_is_known_of_the_process_is_in_its_snapshot() {
+    let left = |limit| {
+        let snapshot = Snapshot::from_track_of(&track(), Writer { names_pools: true, limit });
+        assert!(snapshot.events.iter().all(|event| event.pool.is_some()));
+        let oom = snapshot.events.iter().find(|event| event.action == TraceAction::Oom).unwrap();
+        oom.address
+    };
+    let failed = |moment: &Moment| matches!(moment.kind, MomentKind::Oom(_));
+    let reserved = track().moments().iter().find(failed).unwrap().reserved;
+    assert_eq!((left(None), left(Some(reserved + 5 * MIB))), (0, 5 * MIB));
+    assert!(Snapshot::from_track(&track()).events.iter().any(|event| event.pool.is_none()));
 }
 
 #[test]
