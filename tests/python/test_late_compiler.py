@@ -55,6 +55,26 @@ def test_an_ordinary_training_does_not_import_it(tmp_path: Path) -> None:
     assert said(code, tmp_path) == {"imported": False}
 
 
+def test_code_that_looks_for_a_name_in_all_modules_does_not_import_it(tmp_path: Path) -> None:
+    """mmcv does so while it iterates over the loaded modules, which must not become more."""
+    code = """
+    torch.zeros(1, device=device)
+    found = [name for name in sys.modules if hasattr(sys.modules[name], "_check_balance")]
+    absent = [name for name in ("__wrapped__", "__warningregistry__", "nothing") if hasattr(torch._dynamo, name)]
+    before = is_imported()
+    # Names of the module, of its folder, and of a module that another one imports.
+    there = [hasattr(torch._dynamo, name) for name in ("config", "optimize", "symbolic_convert")]
+    answer(found=found, absent=absent, before=before, there=there, after=is_imported())
+    """
+    assert said(code, tmp_path) == {
+        "found": ["torch.nn.parallel.data_parallel"],
+        "absent": [],
+        "before": False,
+        "there": [True, True, True],
+        "after": True,
+    }
+
+
 def test_torchvision_does_not_import_it(tmp_path: Path) -> None:
     """Once it is imported, torchvision has its real function."""
     code = """

@@ -8,6 +8,8 @@ stand in the place of these two that have the three functions. Any other use run
 the same modules, so that references to them stay right. On a real GPU PyTorch is left as it is.
 """
 
+import os
+import re
 import sys
 import threading
 import types
@@ -38,9 +40,10 @@ class _Waiting(types.ModuleType):
     """A module whose code has not run. Once it has, it is a plain module, which `super` would refuse here."""
 
     def __getattr__(self, name):
-        # An import of names asks each module whether it is a package.
-        if name == "__path__" and vars(self)["__spec__"].submodule_search_locations is None:
-            raise AttributeError(name)
+        # Code that looks for a name in all loaded modules may not find further modules when it goes on.
+        run = vars(self).get("_run")
+        if run is not None and not run.may_define(name):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         self._load()
         return types.ModuleType.__getattribute__(self, name)
 
@@ -65,6 +68,7 @@ class _Run:
         self.name = spec.name
         self.path = path
         self.begun = False
+        self.words = None
         self.module = _Waiting(spec.name)
         # It says so to those who ask whether a module is loaded.
         spec._initializing = True
@@ -75,6 +79,18 @@ class _Run:
     def functions(self):
         """Return what can be used before the code has run, by name."""
         raise NotImplementedError
+
+    def may_define(self, name):
+        """Return `False` if the module would have no such name: neither its source nor its folder has it."""
+        # An import of names asks each module whether it is a package.
+        if name == "__path__":
+            return self.module.__spec__.submodule_search_locations is not None
+        if self.words is None:
+            self.words = _words(self.module.__file__)
+        if not self.words or name in self.words:
+            return True
+        folders = self.module.__spec__.submodule_search_locations or ()
+        return any(os.path.exists(os.path.join(each, name + end)) for each in folders for end in ("", ".py"))
 
     def __call__(self):
         with _lock:
@@ -157,6 +173,19 @@ class _Utils(_Run):
             for name, function in self.stood_in.items():
                 if namespace.get(name) is function:
                     namespace[name] = vars(self.module)[name]
+
+
+def _words(file):
+    """Return the names in a module's source; none if they do not tell what the module defines."""
+    try:
+        with open(file, encoding="utf-8") as opened:
+            source = opened.read()
+    except (OSError, TypeError, UnicodeDecodeError):
+        return set()
+    # It takes all names of another module, or has a function for the others.
+    if re.search(r"^(def __getattr__|__getattr__ *=|.*import \*)", source, re.MULTILINE):
+        return set()
+    return set(re.findall(r"\w+", source))
 
 
 def _graph_break(*arguments, **options):
