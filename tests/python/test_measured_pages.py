@@ -52,6 +52,7 @@ def sanitizers(module: ModuleType, results: Any, _: Path) -> str:
         ("differential", "scripts/replay/differential.py", function("page")),
         ("recorded-releases", "scripts/replay/releases.py", function("page")),
         ("explain", "scripts/explain/held_out.py", function("page")),
+        ("gradients", "scripts/explain/gradients.py", function("page")),
         ("data", "benches/data.py", function("written")),
         ("recordings", "benches/recordings.py", function("page")),
         ("fuzz", "scripts/fuzz_hours.py", function("page")),
