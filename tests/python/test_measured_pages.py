@@ -48,6 +48,7 @@ def sanitizers(module: ModuleType, results: Any, _: Path) -> str:
         ("datacenter-speed", "scripts/accuracy/datacenter_speed.py", function("page")),
         ("cards", "scripts/cards/measure.py", function("table")),
         ("cards-published", "scripts/cards/published.py", function("table")),
+        ("plan", "scripts/plan/reference.py", function("page")),
         ("plan-ablation", "scripts/plan/ablation.py", written("write")),
         ("differential", "scripts/replay/differential.py", function("page")),
         ("recorded-releases", "scripts/replay/releases.py", function("page")),
