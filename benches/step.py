@@ -240,6 +240,8 @@ def main() -> None:
             own[name].append(loop_took / arguments.steps * 1e6)
             beyond[name].append((took - loop_took) / arguments.steps * 1e6)
     text = (
+        f"Load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores. If that is more than the cores, other programs "
+        "disturb both loops: a quartile below 0 is a round in which they slowed the handwritten loop more.\n\n"
         "| loop | handwritten loop, CPU µs per step: median | added CPU µs per step: median | lower quartile | upper quartile | "
         "median, relative to the handwritten loop |\n|---|---|---|---|---|---|\n"
     )
@@ -249,7 +251,6 @@ def main() -> None:
         text += (
             f"| {name} | {whole:.0f} | {middle:.0f} | {lower:.0f} | {upper:.0f} | {middle / whole:.1%} |\n"
         )
-    text += f"\nLoad average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n"
     if missing:
         text += f"\nNot installed, so not measured: {', '.join(missing)}.\n"
     print(text)

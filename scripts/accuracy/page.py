@@ -21,19 +21,21 @@ LABELS = {
 HEAD = """# Accuracy: published figures compared with memfit's
 
 Figures that other people measured on real GPUs and published, compared with the results of `memfit run` for the same cases
-on a virtual GPU. The project measured nothing on a GPU of its own. Written by `python scripts/accuracy/run.py`. The cases are
+on a virtual GPU. The project measured none of the published figures. Written by `python scripts/accuracy/run.py`. The cases are
 in `scripts/accuracy/cases/`: what each source states, how its numbers were read, and where a case differs from it.
 
 Step times and fits come from the scripts behind [throughput.md](throughput.md), [consumer-speed.md](consumer-speed.md),
 [datacenter-speed.md](datacenter-speed.md), [ablation.md](ablation.md) and [cards-published.md](cards-published.md). See these
-pages for their limits: some of their rows had been seen when the time model was developed.
+pages for their limits: some of their rows had been seen when the time model was developed. The project's own measurements
+are on other pages: [NVIDIA H200, real and virtual](ground-truth-h200.md), [commands](product-on-gpu.md),
+[memory histories](events-on-gpu.md), [training](training-on-gpu.md).
 
 """
 HOW = """
-- *Code and release match*: the authors' own script ran, unmodified unless its remark says otherwise, with the minor release
-  of torch that they state. All other figures are *otherwise*.
+- *Code and release* match if the authors' own script ran, unmodified unless its remark says otherwise, with the minor
+  release of torch that they state. Otherwise one of them differs, or the release is not stated.
 - *Error*: memfit's estimate relative to the published figure.
-- *Rounded*: the number of figures that agree within half a unit of the last published digit.
+- *Agree when rounded*: the number of figures that agree within half a unit of the last published digit.
 - *Under*: memfit's figure is lower than the published one by more than that. For memory this is the costly
   error: a run that memfit says fits may fail on the real GPU.
 - *Inside*: the published figure is inside memfit's interval, if there is one. For the memory of the device, the interval goes
@@ -59,13 +61,13 @@ def percent(value: float | None) -> str:
 
 def overview(found: Sequence[Figure]) -> str:
     lines = [
-        "| kind | | figures | answered | median error | 90th percentile | worst | rounded | under | inside |",
+        "| kind | code and release | figures | answered | median error | 90th percentile | worst | agree when rounded | under | inside |",
         "|---" * 10 + "|",
     ]
     for kind in figures.KINDS:
         if kind == "fits":
             continue
-        for title, match in (("code and release match", True), ("otherwise", False)):
+        for title, match in (("match", True), ("differ", False)):
             chosen = [each for each in found if each.kind == kind and each.matches is match]
             if not chosen:
                 continue
@@ -90,27 +92,23 @@ def fits(found: Sequence[Figure]) -> str:
 def by_source(found: Sequence[Figure]) -> str:
     """Return one row per source, so that a long table of one source does not outweigh the others."""
     lines = [
-        "| source | figures | median error | worst | under | code | torch: stated → used | GPU: stated → used |",
-        "|---" * 8 + "|",
+        "*Code*: `authors` if the published code itself ran; `package` if the model is the published package's own and the",
+        "loop was rebuilt; `rebuilt` if both were rebuilt from what the source states. *Not recorded*: the results do not",
+        "say which torch was used.",
+        "",
+        "| source | figures | fits that agree | median error | worst | under | code | torch: stated → used | GPU: stated → used |",
+        "|---" * 9 + "|",
     ]
-    medians = []
     for source in dict.fromkeys(each.source for each in found):
         rows = [each for each in found if each.source == source]
         s, v, first = summary.summarise(rows), summary.verdicts(rows), rows[0]
-        if s.median is not None:
-            medians.append(s.median)
-        middle = percent(s.median) if not v.statements else f"{v.agree} of {v.answered} agree"
-        used = ", ".join(sorted({each.torch_used for each in rows} - {""})) or "not kept"
+        agree = f"{v.agree} of {v.answered}" if v.statements else ""
+        used = ", ".join(sorted({each.torch_used for each in rows} - {""})) or "not recorded"
         cards = ", ".join(sorted({each.card_used for each in rows}))
-        cells = [source, f"{s.figures}", middle, percent(s.worst), str(s.under), first.code]
+        cells = [source, f"{s.figures}", agree, percent(s.median), percent(s.worst), str(s.under), first.code]
         cells += [f"{first.torch_stated} → {used}", f"{first.card_stated} → {cards}"]
         lines.append(f"| {' | '.join(cells)} |")
-    middle = (
-        f"The median of the {len(medians)} sources' median errors is {statistics.median(medians):.2%}."
-        if medians
-        else ""
-    )
-    return "\n".join([middle, "", *lines]) if medians else "\n".join(lines)
+    return "\n".join(lines)
 
 
 def remarks(found: Sequence[Figure]) -> str:

@@ -38,7 +38,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        length = f", {self.length} words" if self.length else ""
+        length = f", {self.length} tokens" if self.length else ""
         return f"{self.network}, {self.gpu}, {self.precision}, batch {self.batch}{length}"
 
 
@@ -67,7 +67,7 @@ HEAD = """# Published training throughput compared with estimates
 Written by `python scripts/accuracy/throughput.py`. Samples per second on one GPU: as NVIDIA published them with its PyTorch
 examples ({vision}; {text}),
 and as `memfit run` estimates them for the same networks, batch sizes and precisions, rebuilt in
-`scripts/accuracy/published_training.py`. *Within* says whether the published figure is inside the estimate's interval.
+`scripts/accuracy/published_training.py`. *Inside*: the published figure is inside the estimate's interval.
 
 - NVIDIA's code has fused kernels that are not rebuilt (apex's layer norm, and LAMB in BERT). It ran with PyTorch and cuDNN
   of 2019 to 2021, and loaded real data.
@@ -75,7 +75,7 @@ and as `memfit run` estimates them for the same networks, batch sizes and precis
   seen to miss them, so they are not a held-out test.
 - Nothing was measured on a real GPU here.
 
-| | published | estimate | interval | error | within |
+| case | published | estimate | interval | error | inside |
 |---|---|---|---|---|---|
 """
 
@@ -120,8 +120,8 @@ def line(row: Row, found: dict[str, Any]) -> tuple[str, float | None]:
         return f"| {row.name} | {row.published:g} | {found['verdict']} | | | |", None
     most, estimate, least = (row.batch * 1000 / length for length in found["step_ms"])
     error = estimate / row.published - 1
-    within = "yes" if least <= row.published <= most else "no"
-    numbers = f"{row.published:g} | {estimate:.4g} | {least:.4g} to {most:.4g} | {error:+.0%} | {within}"
+    inside = "yes" if least <= row.published <= most else "no"
+    numbers = f"{row.published:g} | {estimate:.4g} | {least:.4g} to {most:.4g} | {error:+.0%} | {inside}"
     return f"| {row.name} | {numbers} |", error
 
 
@@ -141,7 +141,7 @@ def page(results: dict[str, Any]) -> str:
     tail = [
         "",
         f"- error: median {statistics.median(errors):.0%}, maximum {max(errors):.0%}",
-        f"- the published figure is within the interval in {hits} of {len(lines)} rows",
+        f"- the published figure is inside the interval in {hits} of {len(lines)} rows",
         f"- of two rows with the same network, the one estimated to be faster is the faster one in {right} of {len(pairs)} pairs",
         "",
         f"With torch {', '.join(torch)}.",

@@ -29,6 +29,12 @@ BEYOND = 2 << 30
 GIB = 1 << 30
 
 
+def label_cases() -> dict[str, dict[str, Any]]:
+    """Return the cases that state which of two batch sizes fits, by their names."""
+    asked = tomllib.loads(CASES.read_text())["label"]
+    return {f"{case['model']}, batches {case['fits']} and {case['fails']}": case for case in asked}
+
+
 def statement(row: dict[str, Any], published: str) -> dict[str, Any]:
     """A published statement and memfit's answer."""
     return {
@@ -69,13 +75,16 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     statements = [each for found in results.values() for each in found]
     known = [each for each in statements if each["memfit"] != "unknown"]
     agree = [each for each in known if each["memfit"] == each["published"]]
+    names = label_cases()
+    labels = [each for name, found in results.items() if name in names for each in found]
     out = [
         "# Published fits and failures compared with `memfit cards`\n",
         'Written by `scripts/cards/published.py`. The statements, of the kind "this training fits on that GPU" or "does not',
         "fit\", are in `scripts/cards/published.toml` with their sources. memfit's answers are for a recent torch; most of the",
         "statements are for an older one.\n",
         f"Of {len(statements)} statements, memfit answers {len(known)}; {len(agree)} of these agree. The others are about GPUs for which",
-        "the installed torch has no kernels.\n",
+        f"the installed torch has no kernels. {len(labels)} of the statements were published as fits and failures, and are counted in",
+        f"[accuracy.md](accuracy.md) as well, which has more from other sources. The other {len(statements) - len(labels)} are derived from published peaks.\n",
         "- The first rows are timm's training benchmark on an RTX 3090, with one batch size that ran and one that ran out of memory.",
         "- The rows `course LM` are derived from published peaks: a GPU with less memory than was allocated cannot run the script, a",
         "  GPU with at least 2 GiB more than was reserved can. GPUs in between are not counted.",
@@ -118,9 +127,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases with this text in their name")
     args = parser.parse_args()
     results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
-    asked = tomllib.loads(CASES.read_text())
-    labels = {f"{case['model']}, batches {case['fits']} and {case['fails']}": case for case in asked["label"]}
-    peaks = {case["name"]: case for case in asked["peak"]}
+    labels = label_cases()
+    peaks = {case["name"]: case for case in tomllib.loads(CASES.read_text())["peak"]}
     for name, case in {**labels, **peaks}.items():
         if name in results or args.only not in name:
             continue

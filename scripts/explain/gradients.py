@@ -38,6 +38,19 @@ from typing import Any
 import held_out
 import on_host
 
+ORDINALS = [
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+]
 REPORT = held_out.ROOT / "measurements" / "gradients.json"
 # Relative difference that counts as rounding, over the at most 60 records of a run.
 TOLERANCE = 1e-6
@@ -271,20 +284,27 @@ def summary(rows: list[Row]) -> list[str]:
 
 def write(known: dict[str, list[dict[str, Any]]]) -> None:
     REPORT.write_text(json.dumps(known, indent=1) + "\n")
+    REPORT.with_suffix(".md").write_text(page(known))
+
+
+def page(known: dict[str, list[dict[str, Any]]]) -> str:
+    """Format the results of all sets as a page."""
     rows = [Row(**row) for _, each in sorted(known.items()) for row in each]
+    kept = sum(1 for row in rows if row.kept)
     with_gradients = sum(1 for row in rows if row.kept and row.compared.get("gradients"))
     head = [
         "# Do remedies labelled `exact` or `rounding` keep losses and gradients?\n",
         "Written by `python scripts/explain/gradients.py SET…`. `memfit explain` proposes edits for scripts that run out of memory.",
         "Each edit labelled `exact` or `rounding` is applied, and the original and the edited script run on the CPU in float64, with",
         "smaller sizes. Losses, gradients, module outputs and printed numbers must agree: relative differences of up to",
-        f"{TOLERANCE:g} count as rounding. The script's docstring has the details.\n",
+        f"{TOLERANCE:g} count as rounding. The script's docstring has the details. The scripts are those of [explain.md](explain.md).\n",
         "The remedies of the ninth set are from before one of them was fixed: the edit that fails called `detach` on an object that",
         "contains tensors. Those of the tenth set are from before another one was fixed, which called `detach` on a number.\n",
-        f"Python {platform.python_version()}. Sets not tried: {', '.join(sorted(set(sets()) - set(known))) or 'none'}.\n",
+        f"Python {platform.python_version()}. Sets: {', '.join(sorted(known, key=ORDINALS.index))}.\n",
         *summary(rows),
         "",
-        f"{with_gradients} of the comparisons with the same numbers include gradients before optimizer steps.\n",
+        f"*Same numbers*: all that was compared is equal. For {with_gradients} of the {kept} edits this includes gradients before optimizer",
+        "steps. Most of the other scripts only run inference.\n",
     ]
     tables = []
     for name in sorted(known):
@@ -302,7 +322,7 @@ def write(known: dict[str, list[dict[str, Any]]]) -> None:
                 "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
             )
         tables.append("")
-    REPORT.with_suffix(".md").write_text("\n".join([*head, *tables]))
+    return "\n".join([*head, *tables])
 
 
 def sets() -> list[str]:

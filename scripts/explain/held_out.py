@@ -34,6 +34,19 @@ DRIVER = ROOT / "tests" / "python" / "broken_driver.py"
 CARD = ["--gpu", "t4", "--memory", "3GiB", "--steps", "0"]
 # Causes that lie outside the process: its own snapshot does not show them.
 OUTSIDE = ("other-processes", "outside")
+# The page's words for the ways in which a remedy is applied.
+APPLIED = {"environment": "setting", "card": "another GPU"}
+
+
+LEGEND = """In the tables:
+
+- *Cause right*: memfit names a cause that the script names. *Line right*: a line of the answer contains the text that the
+  script names; "-" if no single line is the cause.
+- *Right remedy first*: the first remedy is one that the script names. A larger GPU does not count.
+- *Applied as*: an edit of the source, an allocator setting, another GPU, or by hand, where memfit shows no edit.
+- *Another run with it*: the verdict of another run with the first remedy. "-" if there was none: by-hand remedies are not
+  tried, and most sets were run with `--no-prove`.
+"""
 
 
 @dataclass
@@ -173,37 +186,37 @@ def share(rows: list[Row], holds: Any, among: Any = lambda _: True) -> str:
 
 def table(name: str, rows: list[Row]) -> str:
     counted = [
-        ("the cause from the recording", lambda row: row.names(row.recording), lambda row: row.recording),
+        ("cause right, from the recording", lambda row: row.names(row.recording), lambda row: row.recording),
         (
-            "the cause from PyTorch's snapshot",
+            "cause right, from PyTorch's snapshot",
             lambda row: row.names(row.snapshot),
             lambda row: row.snapshot,
         ),
-        (
-            "the line, where one is to blame",
-            lambda row: row.line,
-            lambda row: row.ran_out and row.line is not None,
-        ),
-        (
-            "a remedy that makes it fit, shown by another run",
-            lambda row: row.fits(),
-            lambda row: row.recording,
-        ),
-        (
-            "a first remedy that is true of the script",
-            lambda row: row.remedy,
-            lambda row: row.remedy is not None,
-        ),
-        (
-            "a first remedy that is true of the script and makes it fit",
-            lambda row: row.remedy and row.fits(),
-            lambda row: row.remedy is not None and row.recording,
-        ),
+        ("line right", lambda row: row.line, lambda row: row.ran_out and row.line is not None),
+        ("right remedy first", lambda row: row.remedy, lambda row: row.remedy is not None),
     ]
+    if any(row.recording for row in rows) and any(row.snapshot and not row.recording for row in rows):
+        best = (
+            "cause right, from the recording, or from the snapshot if there is no recording",
+            lambda row: row.names(row.recording or row.snapshot),
+            lambda row: row.recording or row.snapshot,
+        )
+        counted.insert(2, best)
+    if any(row.proof for row in rows):
+        counted += [
+            ("first remedy fits in another run", lambda row: row.fits(), lambda row: row.recording),
+            (
+                "right remedy first, and it fits in another run",
+                lambda row: row.remedy and row.fits(),
+                lambda row: row.remedy is not None and row.recording,
+            ),
+        ]
     shares = [(what, share(rows, holds, among)) for what, holds, among in counted if any(map(among, rows))]
-    out = [f"## The {name} set\n", *(f"- {what}: {figure}" for what, figure in shares), ""]
+    title, _, version = name.partition(", ")
+    out = [f"## The {title} set{version and ', '}{version}\n"]
+    out += [*(f"- {what}: {figure}" for what, figure in shares), ""]
     out += [
-        "| script | what is wrong | from the recording | from the snapshot | line | first remedy | true | applied as | shown by a run |",
+        "| script | true cause | cause from the recording | from the snapshot | line right | first remedy | remedy right | applied as | another run with it |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     mark = {True: "yes", False: "no", None: "-"}
@@ -216,7 +229,7 @@ def table(name: str, rows: list[Row]) -> str:
             mark[row.line],
             row.lever,
             mark[row.remedy],
-            row.applied,
+            APPLIED.get(row.applied or "", row.applied),
             row.proof,
         ]
         out.append("| " + " | ".join(cell or "-" for cell in cells) + " |")
@@ -276,6 +289,7 @@ def page(known: dict[str, Any]) -> str:
         "known reason, and `memfit explain` has to find the cause, the line and a remedy. A set is no longer an independent test once",
         "its results were used to improve the reasoning.\n",
         f"Python {platform.python_version()}, a virtual T4 with 3 GiB.\n",
+        LEGEND,
         (HERE / "sets.md").read_text(),
     ]
     tables = [table(name, [Row(**row) for row in rows]) for name, rows in sorted(known.items())]

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ COUNTS = (
     "reserved_at_end",
 )
 NOT_RUN = {"error": "not run"}
-# Relative differences that still count as equal.
+# Largest relative differences that count as close.
 TOLERANCES = {"allocated": 0.01, "reserved": 0.02}
 
 
@@ -127,17 +128,35 @@ def difference(real: dict[str, Any], other: dict[str, Any], name: str) -> float 
 
 
 def verdict(real: dict[str, Any], other: dict[str, Any]) -> str:
-    """Judge a case."""
+    """Return `equal` if both figures are, `close` if within the tolerances, or the figures that are off."""
     if "error" in real or "error" in other:
         return "not measured" if "error" in real else "**failed here**"
-    off = [name for name, most in TOLERANCES.items() if abs(difference(real, other, name) or 0.0) > most]
-    return f"**{', '.join(off)}**" if off else "equal" if not difference(real, other, "reserved") else "hit"
+    apart = {name: abs(difference(real, other, name) or 0.0) for name in TOLERANCES}
+    off = [name for name, most in TOLERANCES.items() if apart[name] > most]
+    return f"**{', '.join(off)}**" if off else "close" if any(apart.values()) else "equal"
 
 
 def outside(case: dict[str, Any]) -> int | None:
     """Return what a process held outside PyTorch's allocator at the end of a case."""
     process = case.get("process")
     return process - case["reserved_at_end"] if process else None
+
+
+def outside_upper(case: dict[str, Any]) -> int:
+    """Return the upper bound that a virtual GPU uses for memory outside PyTorch's allocator."""
+    return case["in_use"] - case["reserved_at_end"]
+
+
+def cudnn_version(number: int) -> str:
+    """Return cuDNN's version with dots: `91900` is 9.19.0, and `8907` is 8.9.7."""
+    major, rest = divmod(number, 10_000 if number >= 90_000 else 1_000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def mebibytes(sizes: Sequence[int]) -> str:
+    """Return one size or a range, in MiB."""
+    low, high = (f"{each / MIB:,.0f}" for each in (min(sizes), max(sizes)))
+    return f"{low} MiB" if low == high else f"{low} to {high} MiB"
 
 
 def summary(real: dict[str, Any], other: dict[str, Any]) -> list[str]:
@@ -155,8 +174,14 @@ def summary(real: dict[str, Any], other: dict[str, Any]) -> list[str]:
     held = [found for case, _ in both if (found := outside(case)) is not None]
     if held:
         lines.append(
-            f"- outside PyTorch's allocator, as the driver counts a process: {min(held) / MIB:,.0f} to "
-            f"{max(held) / MIB:,.0f} MiB, median {statistics.median(held) / MIB:,.0f} MiB"
+            f"- outside PyTorch's allocator, as the driver counts a process: {mebibytes(held)}, median "
+            f"{statistics.median(held) / MIB:,.0f} MiB"
+        )
+    estimated = [found for _, beside in both if (found := outside(beside)) is not None]
+    if held and estimated:
+        upper = [outside_upper(beside) for _, beside in both]
+        lines.append(
+            f"- memfit's estimate of the same: {mebibytes(estimated)}; its upper bound: {mebibytes(upper)}"
         )
     return lines
 
@@ -168,12 +193,15 @@ def page(real: dict[str, Any], other: dict[str, Any], gpu: str) -> str:
         f"# {real['card']['name']}: real and virtual",
         "",
         f"Written by `python scripts/gpu/compare.py --page` from a file of `measure.py` ({real['date']}; torch",
-        f"{software['torch']}, cuDNN {software['cudnn']}, driver {real.get('driver') or 'not stated'}), beside the virtual `{gpu}` with torch",
-        f"{other['software']['torch']}. Sizes in MiB, milliseconds of a step. A hit is within 1 % for allocated and 2 % for reserved memory.",
+        f"{software['torch']}, cuDNN {cudnn_version(software['cudnn'])}, driver {real.get('driver') or 'not stated'}), beside "
+        f"the virtual `{gpu}` with torch",
+        f"{other['software']['torch']}. Sizes are in MiB, the times of a step in milliseconds. *Outside* is the memory of the process",
+        "outside PyTorch's allocator. *Agreement*: `equal` if allocated and reserved memory are; `close` if allocated",
+        "memory is within 1 % and reserved memory within 2 %; otherwise the figures that differ by more.",
         "",
         *summary(real, other),
         "",
-        "| case | allocated, real | virtual | reserved, real | virtual | outside, real | step, real | virtual | |",
+        "| case | allocated, real | virtual | reserved, real | virtual | outside, real | step, real | virtual | agreement |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for name, case in real["cases"].items():

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,6 +161,7 @@ def measured(gpu: str, memfit: str, python: str, jobs: int, only: str) -> dict[s
 def page(real: dict[str, Any], virtual: dict[str, Any]) -> str:
     """Return a table of what memfit says on both GPUs."""
     rows, apart = [], {"allocated": [], "reserved": []}
+    compared: set[str] = set()
     for name, case in real["cases"].items():
         beside = virtual["cases"].get(name, {})
         if not case.get("peak") or not beside.get("peak"):
@@ -170,15 +172,19 @@ def page(real: dict[str, Any], virtual: dict[str, Any]) -> str:
             here, there = case["peak"][key], beside["peak"][key]
             differences.append(abs(there / here - 1))
             cells += [f"{here / MIB:,.1f}", f"{there / MIB:,.1f}"]
+        compared.add(name)
         worst = max(each[-1] for each in apart.values())
         cells.append("equal" if worst < 1e-6 else f"{worst:.2%}")
         rows.append(f"| {name} | {' | '.join(cells)} |")
+    # Only the cases with results; a name has one ` + ` for each lever.
+    levers = Counter(name.count(" + ") for name in real["cases"] if name in compared)
     lines = [
         "# The same commands on a real and on the virtual GPU",
         "",
         "Written by `python scripts/gpu/product.py --compare REAL VIRTUAL --page`: scripts of `workloads/` under",
-        f"`memfit run --gpu local` on {real['card']} and under `memfit run --gpu {virtual['gpu']}`, as they are",
-        f"and with plans of some levers. {STEPS} steps; torch {real['torch']} and {virtual['torch']}; sizes in MiB.",
+        f"`memfit run --gpu local` on {real['card']} and under `memfit run --gpu {virtual['gpu']}`, {levers[0]} as they are,",
+        f"{levers[1]} with a plan of one lever and {sum(levers.values()) - levers[0] - levers[1]} with several. {STEPS} steps; torch {real['torch']} and",
+        f"{virtual['torch']}; sizes in MiB.",
         "",
     ]
     for key, differences in apart.items():

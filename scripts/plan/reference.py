@@ -3,7 +3,7 @@ choices.
 
     python scripts/plan/reference.py [CASE...] [--most N]
 
-Each case is planned for, then run once more with its plan on the same virtual card, then with one sample more
+Each case is planned for, then run once more with its plan on the same virtual GPU, then with one sample more
 in the micro-batch (if the plan splits the batch). The manual choices, on the same GPU: halving the batch with
 accumulation until it fits, and recomputing every block, with as many halvings as that needs. Both run in the
 script's own precision, and with those levers of the plan that neither split nor recompute; and, for cases
@@ -36,7 +36,7 @@ GIB = 1024**3
 # With this much of the activations kept, a compiled graph is looked at.
 BUDGETS = (1.0, 0.5, 0.2)
 
-# Name: card, how far the training may change, and the command.
+# Name: GPU, how far the training may change, and the command.
 CASES = {
     "ResNet-50, batch 192": ("t4", "precision", "resnet.py --batch-size 192"),
     "ResNet-50, batch 192, on 12 GB": ("rtx-3060", "precision", "resnet.py --batch-size 192"),
@@ -44,7 +44,11 @@ CASES = {
     "GPT-2 124M, batch 32": ("rtx-3090", "precision", "gpt2.py --batch-size 32"),
     "Diffusion U-Net, batch 64": ("rtx-3060", "precision", "diffusion.py --batch-size 64"),
     "U-Net, 1024 x 1024, batch 4": ("rtx-4060", "precision", "unet.py --batch-size 4"),
-    "U-Net, 1024 x 1024, batch 4, in parts": ("rtx-4060", "changes-training", "unet.py --batch-size 4"),
+    "U-Net, 1024 x 1024, batch 4, in micro-batches": (
+        "rtx-4060",
+        "changes-training",
+        "unet.py --batch-size 4",
+    ),
     "Faster R-CNN, batch 16": ("rtx-3060", "precision", "detection.py --batch-size 16"),
     "ViT-L, batch 128": (
         "rtx-3090",
@@ -80,7 +84,7 @@ COMPILED = {
     for name in (
         "ResNet-50, batch 192",
         "GPT-2 124M, batch 32",
-        "U-Net, 1024 x 1024, batch 4, in parts",
+        "U-Net, 1024 x 1024, batch 4, in micro-batches",
         "ViT-L, batch 128",
         "BERT-large, batch 32",
         "GPT-2 350M, batch 16",
@@ -276,10 +280,10 @@ def jobs(name: str, known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 HEAD = (
-    *("case", "card", "as it is", "the plan", "with it", "fits when run", "one sample more", "step"),
+    *("case", "GPU", "as it is", "the plan", "with it", "fits when run", "one sample more", "step"),
     *("halved", "halved, same levers", "all recomputed", "all recomputed, same levers"),
     *("compiled, budget", "compiled, budget, same levers"),
-    *("runs", "s", "processor s"),
+    *("runs", "s", "CPU s"),
 )
 
 
@@ -311,7 +315,7 @@ def row(name: str, known: dict[str, Any]) -> list[str]:
             beyond if refuted else "no batch divided" if not found["limit"] else "the whole batch fits",
             f"{chosen['step_ms_estimate']:.0f} ms",
             *(
-                best_fit(known.get(key))
+                best_fit(known.get(key), found["baseline"]["micro_batch"])
                 for habit in ("halved", "full", "budget")
                 for key in (habit, f"{habit}, helped")
             ),
@@ -340,7 +344,8 @@ def yes(result: dict[str, Any] | None) -> str:
     return "" if result is None else "yes" if result["fits"] else f"**no**: {result['verdict']}"
 
 
-def best_fit(tried: list[dict[str, Any]] | None) -> str:
+def best_fit(tried: list[dict[str, Any]] | None, batch: int | None) -> str:
+    """Return the fastest of the runs that fit; `batch` is the script's, `None` if memfit did not find it."""
     if tried is None:
         return ""
     fitting = [each for each in tried if each["fits"] and each["ms"] is not None]
@@ -349,17 +354,22 @@ def best_fit(tried: list[dict[str, Any]] | None) -> str:
         return f"no answer ({', '.join(sorted(wrong))})" if wrong else "does not fit"
     best = min(fitting, key=lambda each: each["ms"])
     budget = f", budget {best['budget']}" if "budget" in best else ""
-    return f"{best['ms']:.0f} ms (micro-batch {best['size']}{budget})"
+    # Without the batch's size it was never divided.
+    parts = "whole batch in 1 pass" if batch is None else f"micro-batch {best['size']}"
+    return f"{best['ms']:.0f} ms ({parts}{budget})"
 
 
 def write_table(store: Store) -> None:
+    TABLE.write_text(page(store.known))
+
+
+def page(known: dict[str, dict[str, Any]]) -> str:
+    """Format the results so far as a page."""
     rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     rows += [
-        "| " + " | ".join(row(name, store.results_of(name))) + " |"
-        for name in CASES
-        if "plan" in store.results_of(name)
+        "| " + " | ".join(row(name, known[name])) + " |" for name in CASES if "plan" in known.get(name, {})
     ]
-    TABLE.write_text(TEXT + "\n".join(rows) + "\n")
+    return TEXT + "\n".join(rows) + "\n"
 
 
 def main() -> None:
@@ -390,16 +400,23 @@ def main() -> None:
 
 TEXT = """# Plans for the reference cases
 
-`scripts/plan/reference.py` writes this page: it plans for each case, runs the script with the plan, and then with one sample
-more in each micro-batch. The other columns are what people change by hand: half of the batch with gradient accumulation,
-every block recomputed (activation checkpointing), and PyTorch's memory budget for compiled models; in the script's own
-precision, and again with the plan's other levers.
+Written by `scripts/plan/reference.py`: `memfit plan` plans for each case, and the plan is compared with what people change by
+hand. All runs are on virtual GPUs: nothing here was measured on a real one.
 
-- All runs are on virtual GPUs: nothing here was measured on a real one. Memory is the peak of the whole GPU, with everything
-  outside PyTorch's allocator at its upper bound, on a GPU with 3 % of its memory reserved. Times are estimates of one
-  optimizer step with the script's global batch.
-- A model with dropout gets no budget below 1.0 in compiled models: its gradients would be wrong ([why](../docs/plan.md)).
-- "runs" are those of the search; its seconds depend on what else the machine did. An empty cell was not run.
+- *As it is*, *with it*: the peak of the whole GPU, without and with the plan, with everything outside PyTorch's allocator at
+  its upper bound. 3 % of the GPU's memory stays reserved.
+- *Fits when run*: another run of the script with the plan fits.
+- *One sample more*: the first size of micro-batches above the plan's that was tried, and does not fit.
+- *Step*: the estimated time of one optimizer step with the plan, at the script's global batch.
+- *Halved*: the batch is halved until it fits, with gradient accumulation, in the script's own precision.
+- *All recomputed*: activation checkpointing of every block, and the batch halved as often as that needs.
+- *Compiled, budget*: `torch.compile` with PyTorch's `activation_memory_budget` of 1.0, 0.5 or 0.2, the fastest of these. A model
+  with dropout gets only 1.0: below that its gradients would be wrong ([why](../docs/plan.md)).
+- *Same levers*: the same by hand, with those levers of the plan that neither divide the batch nor recompute or offload
+  activations.
+- *Runs*, *s* and *CPU s*: the runs of the search, its seconds and its CPU seconds on a busy machine with two cores.
+
+An empty cell was not run.
 
 """
 

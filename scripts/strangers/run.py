@@ -1,4 +1,4 @@
-"""Run public training scripts on virtual cards from a mirror of their repositories, and write the table.
+"""Run public training scripts on virtual GPUs from a mirror of their repositories, and write the table.
 
     python scripts/strangers/run.py MIRROR --python INTERPRETER [--only WORDS] [--work FOLDER]
     python scripts/strangers/run.py --table
@@ -33,7 +33,42 @@ SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
 ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M")
-FIRST = {"answer": "right", "reason": "an honest reason", "wrong": "wrong"}
+FIRST = {"answer": "right verdict", "reason": "correct reason", "wrong": "wrong"}
+# The conditions of the rounds' first attempts.
+CONDITIONS = {
+    "A, B": "few of the packages and data that the scripts need were installed, and many scripts are older than the PyTorch "
+    "and NumPy that ran them: most correct reasons are about that.",
+    "C": "what each script asks for was installed in an environment of its own, with PyTorch 2.15, or 2.8 where "
+    "`environment` says so. Two heavy jobs ran at the same time, so time limits were reached early.",
+    "D": "as C, with today's releases of what the scripts ask for. Many scripts are older than those, and most reasons say so.",
+    "E": "the README's command without data, weights or options of memfit; then the reported advice was followed once "
+    "(`said` has the result).",
+    "F": "one environment with today's releases of most packages; data were generated where a README says to fetch them; "
+    "time limit 150 to 240 s, four heavy jobs. A hint that does not help counts as wrong. The fixes were "
+    "tested with scripts written for that; the round's scripts were not run again.",
+    "G": "as F, with fewer packages and twice the load; time limit 240 s, of which importing libraries can take a minute. "
+    "Only the three wrong ones were run again, and have a correct reason now.",
+    "H": "as F, with most packages installed; where a hint names options or a path, the first attempt follows it once. "
+    "Five of the eleven wrong ones are hints at options that do not help. All eleven were run again.",
+    "I": "as H, with a load of 10 to 15 and a time limit of 150 to 200 s; missing modules that take a minute to install were "
+    "installed, and the attempt repeated. Of the seven wrong ones, three are hints at options that do not help, one "
+    "an option whose replacement failed, one a peak without the history of L-BFGS, one a verdict about a script that had "
+    "exited before a step, and one a wait for synthetic rows. They were run again.",
+    "J": "as I, with a load of 10 to 30, a time limit of 300 s, and scripts that need little besides PyTorch, so more of them "
+    "run. Of the wrong ones, three are further runs for values on which no memory depends, which reached the time limit; "
+    "one is an internal note, one optimizer state that was reported as `unknown`, and one a failure of the script's own "
+    "that was attributed to synthetic data.",
+    "K": "as J, with one other job and a time limit of 120 s; smaller. Four scripts during which memfit was rebuilt were "
+    "tried once more, and the second attempt counts. Of the two wrong ones, one is an attribute that torchvision no "
+    "longer has, which was attributed to synthetic data, and one an `unknown` for values that decide no memory.",
+    "L": "as K, with three to five other jobs, a time limit of 150 s and two thirds of the packages. Its repositories were on "
+    "no earlier list of this project; many are from before PyTorch 1, and 30 reasons are a missing package or something "
+    "that today's releases no longer have. Of the nine wrong ones, four are hints at options that did not help, two a folder "
+    "that an installed package hides, in two, synthetic data or weights were named as the cause, and one is an `unknown`. They were "
+    "run again.",
+    "M": "as L, with five to ten other jobs; torchaudio and xformers were not available for this PyTorch. Of the ten wrong "
+    "ones, six are hints at options that did not help. They were run again.",
+}
 
 
 def run(script: dict[str, Any], tree: Path, python: Path, memfit: str) -> dict[str, Any]:
@@ -92,64 +127,35 @@ def table(known: dict[str, Any]) -> str:
     """The page."""
     scripts, mends = known["script"], known["mended"]
     lines = [
-        "# Strangers' scripts",
+        "# Public training scripts, as their READMEs run them",
         "",
         "Written by `python scripts/strangers/run.py --table` from `scripts/strangers/scripts.toml`.",
         "",
         f"{len(scripts)} public training scripts of {len({each['repository'] for each in scripts})} repositories, "
-        "unmodified, on virtual cards, with arguments as their READMEs have them, smaller in places. There was no "
-        "network: data were made up by memfit or by `scripts/strangers/inputs.py`, weights by memfit. Each round "
-        "has scripts that memfit had not seen, and its first attempts were made with what the rounds before had "
-        "mended. The goal is 95 %.",
+        "unmodified, under `memfit run` on virtual GPUs. The arguments are those of their READMEs, some sizes smaller. "
+        "There was no network: memfit or `scripts/strangers/inputs.py` generated the data, and memfit the weights. "
+        "Each round has scripts that memfit had not seen; its first attempts were made after the faults that earlier "
+        "rounds found had been fixed. The goal is 95 % in the last column.",
         "",
-        "| round | scripts | repositories | right | honest reasons | wrong or misleading | right or honest |",
+        "- *Right verdict*: there is a verdict, and each category holds what the script has of it. Of "
+        f"{sum('checked' in each for each in scripts)} models the number of parameters is known from elsewhere; these "
+        "agree to the byte. Nothing here was run on a real GPU.",
+        "- *Correct reason*: no verdict, and memfit names what prevents one: a missing package or file, a release that the "
+        "script does not work with, a time limit.",
+        "- *Wrong or misleading*: a wrong verdict or category, a reason that is not the cause, a hint that does not help, or "
+        "a failure that memfit caused.",
+        "",
+        "| round | scripts | repositories | right verdict | correct reason | wrong or misleading | right or correct |",
         "|---|---|---|---|---|---|---|",
         *[share(name, [each for each in scripts if each.get("round", EARLIER) == name]) for name in ROUNDS],
         share("all", scripts),
         "",
-        "An answer counts as right if there is a verdict and each category holds what the script has of it. Of "
-        f"{sum('checked' in each for each in scripts)} models the number of parameters is known from elsewhere; "
-        "these agree to the byte. Nothing here was run on a real card.",
+        "The conditions differ from round to round, so the rounds cannot be compared with each other. From round C on, "
+        "other jobs ran on the same two cores:",
         "",
-        "In rounds A and B few scripts' own packages and data were installed, and many are older than the PyTorch and "
-        "NumPy that ran them: most honest reasons are about that. These rounds say more of how failures are explained "
-        "than of how often there is an answer. In round C what each script asks for was installed before its first "
-        "attempt, in an environment of its own, with PyTorch 2.15, or 2.8 where `environment` has it; two other heavy "
-        "jobs ran on the same two cores, so that time limits were reached early. Round D was made in the same way, but "
-        "with today's releases of what the scripts ask for: many are older than those, which most of its reasons say. "
-        "In round E the first attempt is the command as its README has it, without data, weights or options of memfit, "
-        "on the same loaded machine; what a reason advised was then followed once, which `said` tells. In round F all "
-        "scripts share one environment with today's releases of most of what they ask for, data are made where a "
-        "README says to fetch them, and a time limit of 150 to 240 seconds stands for a person's patience, with four "
-        "other heavy jobs on the two cores. A hint that does not help counts as wrong. What round F found is mended and "
-        "tested with made-up scripts; its scripts were not run again. Round G was made like round F, with fewer of the "
-        "packages that its scripts ask for and twice the load: a time limit of 240 seconds, of which a minute can pass "
-        "before a script has imported its libraries. What it found is mended and tested with made-up scripts; the three "
-        "that were told wrongly were run again, and have an honest reason now. Round H was made like round F, with most "
-        "of what its scripts ask for installed beforehand, in one environment, and with other heavy jobs on the two "
-        "cores; where a hint names options or a path, the first attempt goes on with it, once. Five of the eleven that "
-        "were wrong are hints at options that do not help. All eleven were run again. Round I was made like round H, "
-        "with a load of 10 to 15 on the two cores and a time limit of 150 to 200 seconds; where a module was missing "
-        "that takes a minute to install, it was installed, and the attempt was made again. Of the seven that were "
-        "wrong, three are hints at options that do not help, one is an option whose stand-in failed, one a peak "
-        "without the history of L-BFGS, one a verdict about a script that had left before a step, and one a wait for "
-        "made-up rows. They were run again. Round J was made like round I, with a load of 10 to 30 and a time limit of "
-        "300 seconds, and with scripts that ask for little besides PyTorch, so that more of them run. Of those that "
-        "were wrong, three are further runs for values on which no memory depends, which reached the time limit; "
-        "one is an internal note, one optimizer state that was told as `unknown`, and one a failure of the "
-        "script's own that was blamed on made-up data. Round K was made like round J, with one other job and a time "
-        "limit of 120 seconds, and is smaller; four scripts that memfit was rebuilt under were tried once more, and the "
-        "second attempt counts. Of the two that were wrong, one is an attribute that torchvision "
-        "no longer has, which was blamed on made-up data, and one an `unknown` for values that decide no memory. "
-        "Round L was made like round K, with three to five other jobs, a time limit of 150 seconds and two thirds of "
-        "the packages: its repositories are those that no list of this project had yet, many from before PyTorch 1, "
-        "and 30 of its reasons are a package, or what today's releases no longer have. Of the nine that were wrong, "
-        "four are hints at options that did not help, two a folder that an installed package hides, two a blame on "
-        "what was made up, and one an `unknown`. They were run again. Round M was made like round L, with five to ten "
-        "other jobs; of the packages that its scripts ask for, torchaudio and xformers could not be had for this "
-        "PyTorch. Of the ten that were wrong, six are hints at options that did not help. They were run again.",
+        *[f"- **{names}**: {text}" for names, text in CONDITIONS.items()],
         "",
-        "## What was mended",
+        "## What was fixed",
         "",
         *[f"- {text}: {sum(each.get('mended') == name for each in scripts)}" for name, text in mends.items()],
         "",
@@ -157,7 +163,7 @@ def table(known: dict[str, Any]) -> str:
         "",
         "Sizes are MiB at the peak of the first attempt.",
         "",
-        "| round | repository | command | card | first | verdict | parameters | optimizer | device | now |",
+        "| round | repository | command | GPU | first attempt | verdict | parameters | optimizer | device | now |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for each in scripts:

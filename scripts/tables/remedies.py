@@ -49,7 +49,7 @@ ROWS: dict[str, list[Row]] = {
         AS_IT_IS,
         Row("`--batch 8`", ("--batch", "8")),
         Row("`--batch 4`", ("--batch", "4")),
-        Row("`--accumulate 4`: the same batch in parts of 4", ("--accumulate", "4")),
+        Row("`--accumulate 4`: the same batch in micro-batches of 4", ("--accumulate", "4")),
         Row("memfit's `micro-batch` of 4", ("--steps", "12"), levers=(("micro-batch", "4"),)),
     ],
     "mixed-precision": [

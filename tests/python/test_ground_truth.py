@@ -134,11 +134,17 @@ def test_a_false_file_is_refused_with_the_reason(change: Any, reason: str, tmp_p
 def test_a_difference_is_judged_by_its_figure() -> None:
     real = spoiled(lambda _found: None)["cases"]["one"]
     assert compare.verdict(real, dict(real)) == "equal"
-    assert compare.verdict(real, real | {"reserved": int(real["reserved"] * 1.015)}) == "hit"
+    assert compare.verdict(real, real | {"reserved": int(real["reserved"] * 1.015)}) == "close"
+    assert compare.verdict(real, real | {"allocated": real["allocated"] - 512}) == "close"
     assert compare.verdict(real, real | {"reserved": int(real["reserved"] * 1.03)}) == "**reserved**"
     assert compare.verdict(real, real | {"allocated": int(real["allocated"] * 0.98)}) == "**allocated**"
     assert compare.verdict(real, {"error": "status 1"}) == "**failed here**"
     assert compare.verdict({"error": "status 1"}, real) == "not measured"
+
+
+@pytest.mark.parametrize(("number", "version"), [(91900, "9.19.0"), (92000, "9.20.0"), (8907, "8.9.7")])
+def test_a_cudnn_version_has_dots(number: int, version: str) -> None:
+    assert compare.cudnn_version(number) == version
 
 
 def entry(action: str, address: int, size: int) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-//! Routing of calls that create, remove and rename directory entries.
+//! Routing of calls that create, remove and rename directory entries. "Below" is the user's own file system,
+//! under the overlay's layer.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
 

@@ -15,9 +15,9 @@ const WATCHED: [&str; 2] = ["**/pyproject.toml", "**/*.memfit"];
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "capabilities are independent of each other")]
 pub(crate) struct Client {
-    /// `true` if it pulls diagnostics. Then none are pushed, since it would show them twice.
+    /// `true` if the editor pulls diagnostics. The server then pushes none: they would be shown twice.
     pub(crate) pulls: bool,
-    /// `true` if it performs the command of the lens.
+    /// `true` if the editor can run the commands of code lenses.
     pub(crate) runs: bool,
     watches: bool,
     refreshes_hints: bool,

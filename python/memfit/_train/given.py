@@ -10,15 +10,15 @@ from .device import local
 
 
 class Given:
-    """Sets these gradients aside while a window runs, and adds them to its result."""
+    """Sets gradients from before a step aside while the step's window runs, and adds them to the result."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._warned = False
 
     def take(self, parameters: list[torch.Tensor], before: list[torch.Tensor]) -> None:
-        """Set the gradients aside. For parameters that are not in `before`, drop the gradient: it stems from
-        earlier steps, which computed it without using it.
+        """Set the gradients of the parameters in `before` aside. Drop those of the other parameters: earlier
+        steps computed these gradients, and their optimizers did not use them.
         """
         known = None if parameters is before else set(map(id, before))
         self._kept = []
@@ -31,7 +31,7 @@ class Given:
             self._warn_once()
 
     def refuse(self) -> None:
-        """Warn and drop them, if they cannot be added to the window's gradients."""
+        """Drop them with a warning: gradients cannot be added if none is kept."""
         if self._kept:
             warn(
                 "existing gradients from before the step are dropped: with `optimizer-in-backward` no "
@@ -64,7 +64,7 @@ class Given:
         if any(bool(local(_values(gradient)).any()) for _, gradient in self._kept):
             self._warned = True
             warn(
-                "existing gradients from before the step are added to its own; call `optimizer.zero_grad()` "
+                "existing gradients from before the step are added to the step's; call `optimizer.zero_grad()` "
                 "first if they are left over from another loop"
             )
 

@@ -10,7 +10,7 @@ use crate::explanation::{Apply, Fix};
 use crate::origins::{Role, Site};
 use crate::timeline::Life;
 
-/// Divisor of the limit: a request of at least an eighth of the GPU is large.
+/// Divisor of the limit: a request of at least an eighth of the memory available to PyTorch is large.
 const CARD_SHARE_DIVISOR: u64 = 8;
 const MEDIAN_FACTOR: u64 = 6;
 /// Maximum number of similar blocks. More of them are typical of the model.
@@ -118,7 +118,7 @@ fn remedies(analysis: &Analysis<'_>, sites: &[Site], giants: Giants) -> Vec<Fix>
         (Lever::ResizeBeforeUpload, all / 4 * 3, "resize images before they are copied to the GPU"),
     ] {
         match analysis.change(lever, sites, RecordedFacts::Nothing) {
-            // No remedy of this kind exists.
+            // The source has no code of this kind at these lines.
             Apply::ByHand(None) => {}
             apply => {
                 fixes.push(modelled_fix(analysis, lever, saves, how.to_owned(), apply));

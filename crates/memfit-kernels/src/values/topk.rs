@@ -18,7 +18,7 @@ const MAX_ELEMENTS: u64 = 1 << 16;
 pub(crate) struct TopK {
     element: Type,
     width: Width,
-    /// Width of the number of rows: one of two kernels of that name has it always narrow.
+    /// Width of the number of rows: PyTorch has two kernels of that name, and one always passes 32 bits.
     rows: Width,
 }
 
@@ -35,7 +35,7 @@ impl TopK {
         Some(Self { element: Type::from_cpp(element)?, width, rows })
     }
 
-    /// Sizes of the parameters in its layout.
+    /// Sizes of the kernel's parameters, in their order.
     pub(super) fn sizes(&self) -> Sizes {
         let (info, index) = (TensorInfo::bytes(self.width), self.width.bytes());
         let (info, index) = (info..=info, index..=index);
@@ -49,10 +49,6 @@ impl TopK {
     /// greatest, the number of rows, the stride within a row; the values and their stride; the indices and
     /// theirs.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-        self.try_apply(arguments, memory)
-    }
-
-    fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let wide = |index, width| match width {
             Width::Narrow => arguments.get::<u32>(index).map(u64::from),
             Width::Wide => arguments.get::<u64>(index),
