@@ -63,7 +63,7 @@ const TIGHT_SHARE_DIVISOR: u64 = 100;
 /// Minimum number of equal activations for them to be those of repeated layers.
 const MIN_LAYERS: usize = 2;
 
-/// Returns `true` if the free memory in one piece would only have delayed the error in the first forward pass.
+/// Returns `true` if free memory in one piece would only have delayed an error in the first forward pass.
 /// Either it keeps another tensor of the request's size for each layer, and what is left after the request is
 /// less than one of them: the next layer or the first gradient needs as much. Or the layers that have not run
 /// yet need more than what is left.

@@ -241,7 +241,7 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
         let offload = around_the_model(analysis, Lever::ActivationOffload);
         let largest = timeline.live().filter(|life| of_step(life));
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
-        // A layer's own activations are on the GPU while it runs: with one that is most of them, little is saved.
+        // A layer's own activations are on the GPU while it runs. If they are most of all, little is saved.
         let saves = activations.saturating_sub(2 * largest).max(1);
         let how = "run the forward pass under `torch.autograd.graph.save_on_cpu()`: activations are offloaded to host memory until the backward pass; this costs one copy in each direction";
         fixes.push(modelled_fix(analysis, Lever::ActivationOffload, saves, how.to_owned(), offload));

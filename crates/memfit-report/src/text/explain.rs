@@ -197,7 +197,7 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, others
             (None, _) => "",
         };
         let mut head = fix.lever.to_string();
-        // What a replay says of a setting is about reserved memory on a GPU without a limit: its sentence has it.
+        // A replay tells a setting's reserved memory on a GPU without a limit, which its own sentence has.
         let of_replay = fix.environment.is_some() && fix.evidence != Proof::Modelled;
         if fix.saves > 0 && fix.card.is_none() && !of_replay {
             let how = match fix.evidence {
