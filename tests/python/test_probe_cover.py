@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from support import on_device
 from test_probe_scripts import fits, script
 
 LOADERS = """
@@ -75,3 +78,22 @@ def test_looking_at_the_data_leaves_random_numbers_as_they_were(probe):
 )
 def test_the_size_of_an_item(probe, item, size):
     assert probe("largest").size(item) == size
+
+
+def test_memory_that_runs_out_in_an_evaluation_is_told_as_such(tmp_path: Path) -> None:
+    code = """
+    model = torch.nn.Linear(64, 64).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(8, 64, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    for _ in range(9):
+        # 4 GiB of results for 4 GiB of samples
+        model(torch.randn(1 << 24, 64, device=device))
+    """
+    report = on_device(code, tmp_path, gpu="rtx-4060").report
+    assert report["verdict"] == "oom", report
+    assert (report["oom"]["evaluation"], report["oom"]["step"]) == (True, 3)
+    assert report["coverage"]["evaluation"] is False

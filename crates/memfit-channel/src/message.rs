@@ -451,6 +451,9 @@ pub struct Oom {
     pub phase: String,
     /// The innermost module.
     pub module: Option<String>,
+    /// `true` if the last model that was called was in evaluation mode.
+    #[serde(default)]
+    pub evaluation: bool,
     /// Python frames, the user's own first, innermost first within each part: `file:line in function`.
     pub stack: Vec<String>,
 }

@@ -119,6 +119,7 @@ impl Outcome {
                 step: ran_out.step,
                 phase: "other".to_owned(),
                 module: None,
+                evaluation: false,
                 stack: Vec::new(),
             },
             text: None,

@@ -517,6 +517,7 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
         step: speaker.steps + 1,
         phase: "other".to_owned(),
         module: None,
+        evaluation: false,
         stack: Vec::new(),
     };
     let uncaught = speaker.exception.as_ref().is_some_and(|(_, oom)| *oom);

@@ -42,8 +42,9 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     }
     if facts.setup.cover_full {
         let covered = facts.coverage();
-        for (what, ran) in
-            [("evaluation", covered.evaluation), ("batch of the largest items", covered.largest_batch)]
+        // One in which memory ran out was found, and is what the verdict is about.
+        let evaluation = covered.evaluation || facts.oom.as_ref().is_some_and(|oom| oom.oom.evaluation);
+        for (what, ran) in [("evaluation", evaluation), ("batch of the largest items", covered.largest_batch)]
         {
             if !ran {
                 notes.push(Note::new(Remark::NotCovered).with_value("what", what));

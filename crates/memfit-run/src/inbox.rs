@@ -326,6 +326,7 @@ mod tests {
             step: 3,
             phase: "forward".into(),
             module: None,
+            evaluation: false,
             stack: Vec::new(),
         };
         speaker.receive(Message::Oom(oom));

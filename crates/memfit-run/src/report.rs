@@ -43,6 +43,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
             step: oom.oom.step,
             phase: phase(&oom.oom.phase),
             module: oom.oom.module.clone(),
+            evaluation: oom.oom.evaluation && phase(&oom.oom.phase) == Phase::Forward,
             stack: oom.oom.stack.clone(),
             message: oom.text.clone(),
         }),

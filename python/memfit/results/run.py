@@ -253,6 +253,8 @@ class Oom:
     """The phase of the step."""
     module: str | None = None
     """The innermost module."""
+    evaluation: bool = False
+    """True if it was in the forward pass of an evaluation."""
     stack: tuple[str, ...]
     """Python frames: the user's own, innermost first, then those of libraries, innermost first."""
     message: str | None = None

@@ -166,6 +166,7 @@ impl Script {
             step,
             phase: "forward".into(),
             module: Some("layer3.5.conv2".into()),
+            evaluation: false,
             stack: vec!["train.py:51 in main".into()],
         }));
         self.say(&Message::OomText { text: "CUDA out of memory. Tried to allocate 392.00 MiB.".into() });

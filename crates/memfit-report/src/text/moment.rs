@@ -15,6 +15,11 @@ pub(super) fn forward_pass(number: u64, module: Option<&str>) -> String {
     format!("forward pass {}{}", count(number), of_module(module))
 }
 
+/// A moment in the evaluation that follows a step.
+pub(super) fn evaluation(step: u64, module: Option<&str>) -> String {
+    format!("the forward pass{} in the evaluation after step {}", of_module(module), count(step))
+}
+
 /// Step, phase and module of a moment in the training.
 pub(super) fn moment(step: u64, phase: Phase, module: Option<&str>) -> String {
     format!("step {}, {}{}", count(step), in_phase(phase), of_module(module))

@@ -11,7 +11,7 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{coverable, covered, not_covered, not_run, steps, what_ran};
 use super::explain::in_function;
 use super::growth::Growth;
-use super::moment::{forward_pass, in_phase, moment};
+use super::moment::{evaluation, forward_pass, in_phase, moment};
 use super::several;
 use super::{from_here, milliseconds, module_name, signed_size, size, times};
 use crate::wire::{AtPeak, CardKind, Coverage, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
@@ -148,6 +148,9 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
                     let moment = match report.coverage {
                         Coverage { forward_only: true, steps, .. } if oom.phase == Phase::Forward => {
                             forward_pass(steps + 1, oom.module.as_deref())
+                        }
+                        _ if oom.evaluation && oom.step > 1 => {
+                            evaluation(oom.step - 1, oom.module.as_deref())
                         }
                         _ => moment(oom.step, oom.phase, oom.module.as_deref()),
                     };

@@ -325,6 +325,9 @@ pub struct Oom {
     pub phase: Phase,
     /// The innermost module.
     pub module: Option<String>,
+    /// `true` if it was in the forward pass of an evaluation.
+    #[serde(default)]
+    pub evaluation: bool,
     /// Python frames: the user's own, innermost first, then those of libraries, innermost first.
     pub stack: Vec<String>,
     /// PyTorch's message, verbatim.

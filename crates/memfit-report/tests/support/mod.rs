@@ -135,6 +135,7 @@ pub(crate) fn oom() -> RunReport {
         step: 1,
         phase: Phase::Forward,
         module: Some("layer3.5.conv2".to_owned()),
+        evaluation: false,
         stack: vec![
             "train.py:51 in main".to_owned(),
             "train.py:88 in <module>".to_owned(),

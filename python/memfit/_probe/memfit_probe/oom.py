@@ -101,6 +101,7 @@ class OutOfMemory:
                     watch.current_phase() if watch is not None else codes.OTHER, "other"
                 ),
                 "module": session.text_of(watch.module()) if watch is not None else None,
+                "evaluation": session.evaluating,
                 "stack": stack(frames),
             }
             if watch is not None:

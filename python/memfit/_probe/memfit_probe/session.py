@@ -96,7 +96,7 @@ class Session:
         self.texts = {}
         self.reported = 0
         self.ended = False
-        self.evaluation = self.had_backward = False
+        self.evaluation = self.evaluating = self.had_backward = False
         self.after_step = []
         self.passes = Passes(self)
         self.generating = False
@@ -376,11 +376,11 @@ class Session:
         self.passes.began(module)
         if self.planned is not None:
             self.planned.forward_begins(module)
-        if not module.training:
-            self.evaluation = True
+        self.evaluating = not module.training
 
     @guarded
     def forward_ended(self, module, output):
+        self.evaluation = self.evaluation or not module.training
         if self.planned is not None:
             self.planned.forward_ends(module)
         if not self.generating:
