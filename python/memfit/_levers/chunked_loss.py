@@ -96,12 +96,15 @@ def _head(model: nn.Module, name: str) -> Any:
     if not wide:
         raise CannotApply(
             name,
-            (f"no linear layer has at least {MIN_CLASSES} classes; name it with `head` if there is one"),
+            f"no linear layer has at least {MIN_CLASSES} outputs; the lever's value `head=NAME` names one that computes logits",
         )
     widest = max(wide, key=lambda module: module.out_features)
-    if sum(module.out_features == widest.out_features for module in wide) > 1:
+    alike = sum(module.out_features == widest.out_features for module in wide)
+    if alike > 1:
         raise CannotApply(
-            name, "several layers have the same number of classes; name the one before the loss with `head`"
+            name,
+            f"{alike} linear layers have {widest.out_features} outputs, and it is not clear which of them, if any, "
+            "computes logits for a cross-entropy; the lever's value `head=NAME` names it",
         )
     return widest
 
