@@ -9,12 +9,14 @@ use crate::traceback;
 const NO_FILE: &str = "[Errno 2] No such file or directory: '";
 /// torchvision's words about a data set without files.
 const NO_DATA_SET: &str = "Dataset not found";
+/// Words of transformers and diffusers about a model whose folder has a configuration, but no weights.
+const NO_WEIGHTS: &[&str] = &["not appear to have a file named", "Error no file named"];
 /// PyTorch's words about a data set without samples.
 const NO_SAMPLES: &str = "num_samples=0";
 /// Types of errors with which a data set's own code tells that its files are missing.
-const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
+pub(crate) const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
 /// Calls in an `assert` that a file or a folder is there.
-const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
+pub(crate) const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
@@ -25,6 +27,12 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
         Some(StandIn::Weights) if is_file => {
             return Some(
                 "put the file there; or, if it holds weights alone, `--synthetic-weights`, which takes it for whatever it is loaded into"
+                    .to_owned(),
+            );
+        }
+        Some(StandIn::Weights) if NO_WEIGHTS.iter().any(|words| exception.message.contains(words)) => {
+            return Some(
+                "put the model's weights beside its configuration; or `--synthetic-weights`, which takes their shapes from the configuration"
                     .to_owned(),
             );
         }

@@ -202,6 +202,21 @@ fn the_scripts_own_download_of_weights_is_replaced() {
 }
 
 #[test]
+fn weights_that_a_folder_with_a_configuration_lacks_are_replaced() {
+    let frames = [TRAIN, ("transformers/modeling_utils.py", "from_pretrained")];
+    for said in [
+        "a/b does not appear to have a file named pytorch_model.bin or model.safetensors.",
+        "Error no file named model.safetensors, or pytorch_model.bin, found in directory ./model.",
+    ] {
+        let lacking = exception("OSError", said, &frames);
+        assert!(absent::hint(Given::default(), &lacking).unwrap().contains(WEIGHTS_OPTION), "{said}");
+        assert_eq!(absent::hint(Given { weights: true, ..Given::default() }, &lacking), None, "{said}");
+    }
+    let other = exception("OSError", "Unable to load weights from a file.", &frames);
+    assert_eq!(absent::hint(Given::default(), &other), None);
+}
+
+#[test]
 fn rows_are_made_up_whatever_the_reason_was() {
     let frames = [TRAIN, ("datasets/load.py", "load_dataset")];
     let old = exception("RuntimeError", "Dataset scripts are no longer supported, but found c4.py", &frames);
@@ -210,12 +225,40 @@ fn rows_are_made_up_whatever_the_reason_was() {
     assert_eq!(absent::hint(described, &old), None);
 }
 
+/// The source of a module of the probe.
+fn read(module: &str) -> String {
+    let probe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/memfit/_probe/memfit_probe");
+    std::fs::read_to_string(format!("{probe}/{module}")).unwrap()
+}
+
+/// The words between quotes in a tuple of a module of the probe.
+fn words(module: &str, name: &str) -> Vec<String> {
+    let source = read(module);
+    let tuple = source.split_once(&format!("\n{name} = (")).unwrap().1;
+    // A call in a list has parentheses of its own.
+    let end = [")\n", "\n)"].iter().filter_map(|end| tuple.find(end)).min().unwrap();
+    tuple[..end].split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_lists_are_those_of_the_probe() {
+    assert_eq!(words("opened.py", "WEIGHTS"), WEIGHT_FILES);
+    assert_eq!(words("lacking_data.py", "LOOKS_FOR"), absent::LOOKS_FOR);
+    let libraries: Vec<_> = GRAPHS.iter().map(|part| part.trim_matches('/')).collect();
+    assert_eq!(words("lacking_data.py", "GRAPH_LIBRARIES"), libraries);
+    let readers: Vec<_> = READERS
+        .iter()
+        .flat_map(|(path, function)| [path[1..].trim_end_matches(".py").replace('/', "."), (*function).to_owned()])
+        .collect();
+    assert_eq!(words("timm_data.py", "FACTORIES"), readers);
+    // Names of classes stand without quotes.
+    let told = read("lacking_data.py");
+    let told = told.split_once("TOLD_BY = (").unwrap().1.split_once(')').unwrap().0.to_owned();
+    assert_eq!(told.split(", ").collect::<Vec<_>>(), absent::TOLD_BY);
+}
+
 #[test]
 fn the_tables_are_those_of_the_probe() {
-    let read = |name: &str| {
-        let probe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/memfit/_probe/memfit_probe");
-        std::fs::read_to_string(format!("{probe}/{name}")).unwrap()
-    };
     let weights = read("synthetic_weights.py");
     for (module, function) in WEIGHTS {
         let path = module.trim_matches('/').trim_end_matches(".py").replace('/', ".");

@@ -1,0 +1,142 @@
+"""Files that are not there: archives of weights, data sets that extend no class of torch's, and the parts of
+torchvision's data sets.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import Answer, on_device, through_memfit
+from tiers import rarely
+
+
+def asked(code: str, folder: Path, *options: str) -> Answer:
+    return on_device(code, folder, start=lambda *words: through_memfit(*words, options=options))
+
+
+ARCHIVE = """
+    import os, shutil, tarfile, urllib.request, zipfile
+    def unreached(request, *args, **kwargs):
+        raise urllib.error.URLError(OSError(-2, "Name or service not known"))
+    urllib.request.urlopen = unreached
+    folder = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.join(folder, {name!r})
+    urllib.request.urlretrieve({url!r}, path)
+    {opened}
+    os.remove(path)
+    net = torch.nn.Linear(4, 4)
+    net.load_state_dict(torch.load(os.path.join(folder, "net.pth")))
+    answer(loaded=True, written=os.path.exists(path))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "opened"),
+    [
+        ("net.zip", "archive = zipfile.ZipFile(path, 'r'); archive.extractall(folder); archive.close()"),
+        ("net.tar.gz", "with tarfile.open(path, 'r:gz') as archive: archive.extractall(folder)"),
+        rarely("net.tgz", "with tarfile.open(path) as archive: archive.extractall(folder)"),
+        rarely("net.zip", "with zipfile.ZipFile(path) as archive: assert archive.namelist() == []"),
+    ],
+)
+def test_an_archive_of_weights_that_is_not_downloaded_has_none(
+    name: str, opened: str, tmp_path: Path
+) -> None:
+    code = ARCHIVE.format(name=name, url=f"https://example.org/models/{name}", opened=opened)
+    hint = asked(code, tmp_path).report["problem"]["hint"]
+    assert "`--synthetic-weights` replaces trained weights" in hint, hint
+    answer = asked(code, tmp_path, "--synthetic-weights")
+    assert answer.said == {"loaded": True, "written": False}, answer.output
+
+
+def test_an_archive_of_data_is_not_replaced(tmp_path: Path) -> None:
+    code = ARCHIVE.format(name="coco.zip", url="https://example.org/coco.zip", opened="zipfile.ZipFile(path)")
+    problem = asked(code, tmp_path, "--synthetic-weights").report["problem"]
+    assert problem["kind"] == "no-network", problem
+    assert "does not replace this" in problem["hint"], problem
+
+
+PLAIN = """
+    class Base:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return open(f"/nowhere/{{index}}.txt").read()
+
+    class Words(Base):
+        pass
+
+    words = {made}
+    for batch in torch.utils.data.DataLoader(words, batch_size=2, num_workers={workers}):
+        answer(shape=list(batch.shape))
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "workers"),
+    [
+        ("Words()", 0),
+        ("Base()", 1),
+        ("torch.utils.data.random_split(Words(), [4, 2])[0]", 0),
+        rarely("torch.utils.data.ConcatDataset([Words(), Base()])", 1),
+        rarely("torch.utils.data.Subset(torch.utils.data.Subset(Words(), range(4)), range(2))", 0),
+    ],
+)
+def test_samples_can_be_described_of_a_class_that_extends_none_of_torchs(
+    made: str, workers: int, tmp_path: Path
+) -> None:
+    code = PLAIN.format(made=made, workers=workers)
+    hint = asked(code, tmp_path).report["problem"]["hint"]
+    assert "state what a sample" in hint, hint
+    answer = asked(code, tmp_path, "--synthetic-data=text:16:float32")
+    assert answer.said == {"shape": [2, 16]}, answer.output
+
+
+def test_a_class_that_no_loader_takes_is_no_data_set(tmp_path: Path) -> None:
+    code = PLAIN.format(made="Words()[0]", workers=0)
+    problem = asked(code, tmp_path, "--synthetic-data=text:16:float32").report["problem"]
+    assert problem["message"].endswith("No such file or directory: '/nowhere/0.txt'"), problem
+    assert "state what a sample" not in problem["hint"], problem
+
+
+LENGTHS = """
+    import torchvision.datasets as sets
+    made = {made}
+    answer(length=len(made))
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "length"),
+    [
+        ("sets.MNIST('/nowhere', train=False)", 10_000),
+        ("sets.CIFAR10('/nowhere', False)", 10_000),
+        ("sets.CIFAR100('/nowhere')", 50_000),
+        ("sets.SVHN('/nowhere', split='test')", 26_032),
+        ("sets.ImageFolder('/nowhere/imagenet/val')", 50_000),
+        ("sets.EMNIST('/nowhere', 'letters', train=False)", 20_800),
+        rarely("sets.STL10('/nowhere', 'unlabeled')", 100_000),
+        rarely("sets.QMNIST('/nowhere', what='test10k')", 10_000),
+        rarely("sets.Food101('/nowhere', 'test')", 25_250),
+        rarely("sets.Flowers102('/nowhere', 'val')", 1_020),
+        rarely("sets.OxfordIIITPet('/nowhere', 'test')", 3_669),
+        rarely("sets.ImageNet('/nowhere', 'val')", 50_000),
+        rarely("sets.ImageFolder('/nowhere/imagenet/train')", 1_281_167),
+    ],
+)
+def test_a_part_of_torchvisions_data_sets_has_its_length(made: str, length: int, tmp_path: Path) -> None:
+    answer = asked(LENGTHS.format(made=made), tmp_path, "--synthetic-data")
+    assert answer.said == {"length": length}, answer.output
+
+
+def test_the_parts_of_a_data_set_can_be_divided_as_the_real_ones(tmp_path: Path) -> None:
+    code = """
+    import torchvision.datasets as sets
+    whole = torch.utils.data.ConcatDataset([sets.MNIST('/nowhere', train=each) for each in (True, False)])
+    parts = torch.utils.data.random_split(whole, [55_000, 5_000, 10_000])
+    answer(lengths=[len(part) for part in parts])
+    """
+    answer = asked(code, tmp_path, "--synthetic-data")
+    assert answer.said == {"lengths": [55_000, 5_000, 10_000]}, answer.output
