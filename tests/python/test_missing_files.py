@@ -140,3 +140,60 @@ def test_the_parts_of_a_data_set_can_be_divided_as_the_real_ones(tmp_path: Path)
     """
     answer = asked(code, tmp_path, "--synthetic-data")
     assert answer.said == {"lengths": [55_000, 5_000, 10_000]}, answer.output
+
+
+EVALUATED = """
+    import os, sys
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages")
+    sys.path.insert(0, folder)
+    import evaluate
+    accuracy = evaluate.load("accuracy")
+    accuracy.add_batch(predictions=[1], references=[1])
+    found = accuracy.compute(predictions=[1, 0], references=[1, 1])
+    answer(accuracy=found["accuracy"], other=found["f1"], names=sorted(found))
+"""
+
+
+def test_a_metric_of_evaluate_that_is_not_here_is_0(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "evaluate"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .loading import load\n")
+    (package / "loading.py").write_text(
+        'def load(path): raise FileNotFoundError(f"Couldn\'t find a module script at {path}.")\n'
+    )
+    hint = asked(EVALUATED, tmp_path).report["problem"]["hint"]
+    assert "`--synthetic-data`" in hint, hint
+    answer = asked(EVALUATED, tmp_path, "--synthetic-data")
+    assert answer.said == {"accuracy": 0.0, "other": 0.0, "names": ["accuracy"]}, answer.output
+
+
+def test_a_text_is_described_by_its_words(tmp_path: Path) -> None:
+    code = """
+    class Questions(torch.utils.data.Dataset):
+        def __init__(self):
+            self.lines = open("/nowhere/questions.jsonl").readlines()
+
+        def __len__(self):
+            return len(self.lines)
+
+        def __getitem__(self, index):
+            return self.lines[index]
+
+    batch = next(iter(torch.utils.data.DataLoader(Questions(), batch_size=2)))
+    turns = [turn["role"][0] for turn in batch["turns"]]
+    answer(found=[each.split("####")[1].strip() for each in batch["answer"]], turns=turns)
+    """
+    fields = '{answer:"4, or: #### 7",turns:[{role:"user",text:8:str},{role:"model",text:8:str}]}'
+    answer = asked(code, tmp_path, f"--synthetic-data={fields}")
+    assert answer.said == {"found": ["7", "7"], "turns": ["user", "model"]}, answer.output
+
+
+def test_a_host_is_not_blamed_once_what_it_has_was_made_up(tmp_path: Path) -> None:
+    code = """
+    import os
+    import torchvision.datasets as sets
+    made = sets.MNIST(os.path.dirname(os.path.abspath(__file__)), download=True)
+    raise ValueError("the settings do not fit")
+    """
+    problem = asked(code, tmp_path, "--synthetic-data").report["problem"]
+    assert "could not be reached" not in problem["message"], problem

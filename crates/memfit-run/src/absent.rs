@@ -37,7 +37,10 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
             );
         }
         Some(StandIn::DataSet)
-            if is_file || exception.message.contains(NO_DATA_SET) || exception.r#type == "AssertionError" =>
+            if is_file
+                || exception.message.contains(NO_DATA_SET)
+                || exception.r#type == "AssertionError"
+                || raised_in_torchvision(exception) =>
         {
             return Some(
                 "put the data set there; or `--synthetic-data`, which makes up samples for data sets of torchvision's and timm's"
@@ -54,6 +57,12 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
             return Some(format!(
                 "the data set found no files: put them where it looks; or {}",
                 stand_ins::remedy(given, StandIn::Samples)
+            ));
+        }
+        Some(StandIn::Metric) => {
+            return Some(format!(
+                "{}; or, on a machine with a network, load the metric once, and copy `~/.cache/huggingface` to this one",
+                stand_ins::remedy(given, StandIn::Metric)
             ));
         }
         // Whatever the reason is, rows can be made up.
@@ -105,6 +114,13 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
         "put the file there; of a data set, a few samples of the usual size are enough for memfit, as the memory of a step depends on its batch"
             .to_owned()
     })
+}
+
+/// Returns `true` if code of torchvision's data sets itself told that something is wrong with their files.
+fn raised_in_torchvision(exception: &Exception) -> bool {
+    exception.r#type == "RuntimeError"
+        && traceback::raising_file(&exception.traceback)
+            .is_some_and(|file| file.contains(stand_ins::STANDARD))
 }
 
 /// The hub's words about a name that no repository can have.

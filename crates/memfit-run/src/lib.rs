@@ -11,6 +11,7 @@
 //! [`report`](fn@report) converts everything to the wire type.
 
 mod absent;
+mod attention;
 mod blame;
 mod block_use;
 mod branches;
@@ -50,6 +51,7 @@ mod recording;
 mod rehearsal;
 pub mod releases;
 mod remedies;
+mod renamed;
 mod report;
 mod request;
 mod script;

@@ -3,7 +3,7 @@
 use memfit_channel::message::Gone;
 use memfit_report::wire::Exception;
 
-use crate::traceback;
+use crate::{renamed, traceback};
 
 /// NumPy's messages about names that it no longer has, and the releases that have them.
 const GONE_FROM_NUMPY: &[(&str, &str)] = &[
@@ -180,6 +180,12 @@ pub(crate) fn hint_at_release(gone: &Gone, exception: &Exception) -> String {
     let lacks =
         if *argument { format!("takes no argument `{name}` there") } else { format!("has no `{name}`") };
     let caller = traceback::package_of(traceback::raising_file(&exception.traceback).unwrap_or_default());
+    let own = caller.is_none_or(|caller| caller == package);
+    if let Some(now) = renamed::replacement(package, name).filter(|_| own) {
+        return format!(
+            "`{package}`{release} {lacks}: {now}; or install the release that the script was written for, which its requirements may state"
+        );
+    }
     let asks = match caller.filter(|caller| caller != package) {
         Some(caller) => format!("`{caller}`, which asks for it, was written for another release"),
         None => "if the name is right, the script was written for another release".to_owned(),
@@ -330,7 +336,7 @@ mod tests {
             hint_at_release(&gone, &exception)
         };
         let own = hint("/me/train.py", true);
-        assert!(own.starts_with("`lightning` 2.6 takes no argument `gpus` there: if the name is"), "{own}");
+        assert!(own.starts_with("`lightning` 2.6 takes no argument `gpus` there: `accelerator="), "{own}");
         let package = hint("/v/lib/python3.11/site-packages/tools/a.py", false);
         assert!(package.contains("has no `gpus`: `tools`, which asks for it"), "{package}");
     }

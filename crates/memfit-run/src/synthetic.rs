@@ -249,7 +249,11 @@ mod tests {
         ] {
             let Samples(read) = text.parse().unwrap();
             assert_eq!(read.length, length, "{text}");
-            assert_eq!(read.fields.iter().map(|field| field.text.as_deref()).collect::<Vec<_>>(), words, "{text}");
+            assert_eq!(
+                read.fields.iter().map(|field| field.text.as_deref()).collect::<Vec<_>>(),
+                words,
+                "{text}"
+            );
         }
         let Samples(turns) =
             "{turns:[{role:\"user\",text:9:str},{role:\"model\",text:9:str}]}".parse().unwrap();

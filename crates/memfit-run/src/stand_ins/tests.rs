@@ -114,6 +114,7 @@ const FAILURES: &[Failure] = &[
         ],
         Some(DATA_OPTION),
     ),
+    (&[TRAIN, ("evaluate/loading.py", "load"), ("evaluate/loading.py", "get")], Some(DATA_OPTION)),
     // No option replaces these.
     (&[TRAIN, ("/usr/lib/python3.11/urllib/request.py", "urlretrieve")], None),
     (&[("/me/data.py", "__init__"), ("requests/api.py", "get")], None),
@@ -217,6 +218,36 @@ fn weights_that_a_folder_with_a_configuration_lacks_are_replaced() {
 }
 
 #[test]
+fn a_data_set_of_torchvisions_that_lacks_an_archive_is_made_up() {
+    let frames = [
+        TRAIN,
+        ("torchvision/datasets/imagenet.py", "__init__"),
+        ("torchvision/datasets/imagenet.py", "parse"),
+    ];
+    let said =
+        "The archive ILSVRC2012_devkit_t12.tar.gz is not present in the root directory or is corrupted.";
+    let told = |frames: &[_]| absent::hint(Given::default(), &exception("RuntimeError", said, frames));
+    assert!(told(&frames).unwrap().contains(DATA_OPTION));
+    let own = [TRAIN, ("torchvision/datasets/imagenet.py", "__getitem__"), ("/me/transforms.py", "crop")];
+    assert_eq!(told(&own), None);
+}
+
+#[test]
+fn what_a_library_keeps_is_to_be_brought() {
+    let hint = |frames: &[(&str, &str)]| {
+        downloads::problem(Given::default(), &exception("ConnectionError", UNREACHED, frames))
+            .unwrap()
+            .hint
+            .unwrap()
+    };
+    let encoding =
+        hint(&[TRAIN, ("tiktoken/registry.py", "get_encoding"), ("tiktoken/load.py", "read_file")]);
+    assert!(encoding.contains("TIKTOKEN_CACHE_DIR"), "{encoding}");
+    let graphs = hint(&[("/me/data.py", "load"), ("torch_geometric/data/download.py", "download_url")]);
+    assert!(graphs.contains("`root`"), "{graphs}");
+}
+
+#[test]
 fn rows_are_made_up_whatever_the_reason_was() {
     let frames = [TRAIN, ("datasets/load.py", "load_dataset")];
     let old = exception("RuntimeError", "Dataset scripts are no longer supported, but found c4.py", &frames);
@@ -248,7 +279,9 @@ fn the_lists_are_those_of_the_probe() {
     assert_eq!(words("lacking_data.py", "GRAPH_LIBRARIES"), libraries);
     let readers: Vec<_> = READERS
         .iter()
-        .flat_map(|(path, function)| [path[1..].trim_end_matches(".py").replace('/', "."), (*function).to_owned()])
+        .flat_map(|(path, function)| {
+            [path[1..].trim_end_matches(".py").replace('/', "."), (*function).to_owned()]
+        })
         .collect();
     assert_eq!(words("timm_data.py", "FACTORIES"), readers);
     // Names of classes stand without quotes.

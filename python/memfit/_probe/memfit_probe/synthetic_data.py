@@ -2,7 +2,7 @@
 torchvision data sets, by images of their size. The script's own transforms run on these images.
 """
 
-from . import imports, mmpretrain_data, timm_data, unset
+from . import imports, metrics, mmpretrain_data, network, timm_data, unset
 from .described import Described
 from .known_datasets import KNOWN, as_stated, contents, picture, usual_length
 from .lacking_data import (
@@ -63,6 +63,7 @@ class SyntheticData:
             self._watch_loaders(data.DataLoader)
         imports.after("torchvision.datasets", self._arm_torchvision)
         imports.after("datasets", self._arm_datasets)
+        metrics.arm(imports, self)
         mmpretrain_data.arm(imports, self)
         timm_data.arm(imports, self)
         return self
@@ -286,6 +287,7 @@ class SyntheticData:
         return (self.extends(type(dataset)) or type(dataset)).__name__
 
     def replaced(self, dataset, sample, args, kwargs, error):
+        network.forget()
         name = self.name(dataset)
         known = KNOWN.get(name)
         # A constructor of the script's own may have left anything unset.
@@ -382,6 +384,7 @@ class SyntheticData:
                         "`--synthetic-data='text:str,label:int64<2'`"
                     )
                     raise
+                network.forget()
                 rows, synthetic.used = synthetic.length or DEFAULT_SAMPLES, True
                 synthetic.note(
                     f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "

@@ -12,7 +12,7 @@ import os
 import struct
 import zipfile
 
-from . import channel, fetched, imports, opened
+from . import channel, fetched, imports, network, opened
 from .missing_weights import Missing, accepting, completing
 from .wrapping import alike
 
@@ -67,6 +67,7 @@ class SyntheticWeights:
         imports.after("torchtune.training.checkpointing._checkpointer", self._arm_torchtune)
 
     def _note(self, what):
+        network.forget()
         self.session.remark("synthetic-weights", what=what)
 
     # Checkpoints of PyTorch
