@@ -1,4 +1,4 @@
-"""Files that are not there: archives of weights, data sets that extend no class of torch's, and the parts of
+"""Files that are not there: weights and archives of them, data sets of other classes than torch's, and the parts of
 torchvision's data sets.
 """
 
@@ -197,3 +197,35 @@ def test_a_host_is_not_blamed_once_what_it_has_was_made_up(tmp_path: Path) -> No
     """
     problem = asked(code, tmp_path, "--synthetic-data").report["problem"]
     assert "could not be reached" not in problem["message"], problem
+
+
+def test_a_parameter_of_generation_is_told_where_it_is_now(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    if hasattr(transformers.WhisperConfig(), "max_length"):
+        pytest.skip("this release has it in the configuration")
+    code = """
+    import transformers, transformers.modeling_utils
+    config = transformers.WhisperConfig()
+    answer(length=config.{name})
+    """
+    problem = asked(code.format(name="max_length"), tmp_path).report["problem"]
+    assert "`model.generation_config`" in problem["hint"], problem
+    problem = asked(code.format(name="gone"), tmp_path).report["problem"]
+    assert "generation_config" not in (problem["hint"] or ""), problem
+
+
+def test_weights_that_the_script_looks_for_itself_can_be_an_empty_file(tmp_path: Path) -> None:
+    code = """
+    import os
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "judge.pt")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"Judge not found: {path}")
+    net = torch.nn.Linear(4, 4)
+    net.load_state_dict(torch.load(path)["model"])
+    answer(loaded=True)
+    """
+    hint = asked(code, tmp_path).report["problem"]["hint"]
+    path = next(word for word in hint.split("`") if word.startswith("touch ")).removeprefix("touch ")
+    Path(path).touch()
+    answer = asked(code, tmp_path, "--synthetic-weights")
+    assert answer.said == {"loaded": True}, answer.output

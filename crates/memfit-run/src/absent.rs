@@ -23,6 +23,11 @@ const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\
 /// Remedy for a file that is not there, or for a data set that could not be loaded.
 pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
     let is_file = exception.r#type == "FileNotFoundError";
+    if let Some(path) = looked_for_weights(exception) {
+        return Some(format!(
+            "the script looks for this file itself: put it there; or `touch {path}` and `--synthetic-weights`, with which what loads an empty file keeps its own values (remove the file before a real training)"
+        ));
+    }
     match stand_ins::unused(given, exception) {
         Some(StandIn::Weights) if is_file => {
             return Some(
@@ -116,6 +121,27 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
     })
 }
 
+/// Words with which a script tells that a file is not there.
+const TOLD_ABSENT: &[&str] =
+    &["not found", "not exist", "n't exist", "no such", "no checkpoint", "missing", "cannot find"];
+
+/// A file of weights that the script's own code looked for, and did not open.
+fn looked_for_weights(exception: &Exception) -> Option<&str> {
+    let told = exception.message.to_lowercase();
+    let by_script = traceback::raising_file(&exception.traceback).is_some_and(traceback::is_user_file);
+    let absent = exception.r#type == "FileNotFoundError"
+        || (TOLD_BY.contains(&exception.r#type.as_str())
+            && TOLD_ABSENT.iter().any(|words| told.contains(words)));
+    if !by_script || !absent || told.starts_with("[errno") {
+        return None;
+    }
+    exception
+        .message
+        .split(|each: char| each.is_whitespace() || "'\"`()[]:,=".contains(each))
+        .map(|word| word.trim_end_matches(['.', '!', '?', ';']))
+        .find(|word| stand_ins::WEIGHT_FILES.iter().any(|end| word.ends_with(end) && word.len() > end.len()))
+}
+
 /// Returns `true` if code of torchvision's data sets itself told that something is wrong with their files.
 fn raised_in_torchvision(exception: &Exception) -> bool {
     exception.r#type == "RuntimeError"
@@ -193,6 +219,27 @@ mod tests {
         let own = told(Some("Pairs")).unwrap();
         assert!(own.starts_with("the data set found no files") && own.contains("`Pairs`"), "{own}");
         assert_eq!(told(None), None);
+    }
+
+    #[test]
+    fn weights_that_the_script_looks_for_itself_can_be_an_empty_file() {
+        let told = |kind: &str, said: &str, file: &str| found(kind, said, &[(file, "raise error")]);
+        for (kind, said) in [
+            ("FileNotFoundError", "Classifier not found: checkpoints/a.pt"),
+            ("FileNotFoundError", "Checkpoint 'checkpoints/a.pt' is needed."),
+            ("AssertionError", "(checkpoints/a.pt) does not exist"),
+            ("RuntimeError", "no checkpoint found at 'checkpoints/a.pt'!"),
+        ] {
+            let hint = told(kind, said, "/me/train.py").unwrap();
+            assert!(
+                hint.contains("`touch checkpoints/a.pt`") && hint.contains("--synthetic-weights"),
+                "{hint}"
+            );
+        }
+        assert_eq!(told("RuntimeError", "a.pt has another shape", "/me/train.py"), None);
+        assert_eq!(told("FileNotFoundError", "not found: data/a.csv", "/me/train.py"), None);
+        let library = "/v/lib/python3.11/site-packages/tools/load.py";
+        assert_eq!(told("FileNotFoundError", "not found: a.pt", library), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use memfit_channel::message::Gone;
 use memfit_report::wire::Exception;
 
-use crate::{renamed, traceback};
+use crate::{own_modules, renamed, traceback};
 
 /// NumPy's messages about names that it no longer has, and the releases that have them.
 const GONE_FROM_NUMPY: &[(&str, &str)] = &[
@@ -165,7 +165,7 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
             "the script, or a package that it imports, was written for Python {release} or older: {now}"
         ));
     }
-    if let Some(found) = gone_from_package(message) {
+    if let Some(found) = gone_from_package(exception) {
         return Some(found);
     }
     let first = traceback::handled_error(&exception.traceback).unwrap_or_default();
@@ -207,8 +207,8 @@ pub(crate) fn hint_of_usage(line: &str) -> Option<&'static str> {
 }
 
 /// Remedy for a name that an installed package does not have: `cannot import name 'a' from 'b' (/path)`.
-fn gone_from_package(message: &str) -> Option<String> {
-    let rest = message.strip_prefix("cannot import name '")?;
+fn gone_from_package(exception: &Exception) -> Option<String> {
+    let rest = exception.message.strip_prefix("cannot import name '")?;
     let (name, rest) = rest.split_once("' from '")?;
     let (module, path) = rest.split_once("' (")?;
     let package = module.split('.').next().unwrap_or(module);
@@ -217,7 +217,13 @@ fn gone_from_package(message: &str) -> Option<String> {
             "SciPy no longer has `{name}`, nor has any release for today's Python: Pillow and imageio have such functions"
         ));
     }
-    ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part)).then(|| {
+    let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part));
+    if let Some(own) =
+        own_modules::shadowed(module, Some(name), &exception.traceback).filter(|_| is_installed)
+    {
+        return Some(own);
+    }
+    is_installed.then(|| {
         format!(
             "the release of `{package}` here has no `{name}`; if that name is right, another release of `{package}` has it, which the requirements of the script, or of the package that imports it, may state"
         )

@@ -54,7 +54,7 @@ const READERS: &[(&str, &str)] = &[
     ("/timm/data/parsers/parser_factory.py", "create_parser"),
 ];
 /// Ends of the names of files of weights that a script may open itself.
-const WEIGHT_FILES: &[&str] = &[".pth", ".pt", ".ckpt", ".pth.tar", "pytorch_model.bin"];
+pub(crate) const WEIGHT_FILES: &[&str] = &[".pth", ".pt", ".ckpt", ".pth.tar", "pytorch_model.bin"];
 /// Modules of torchvision whose data sets `--synthetic-data` replaces, with these data sets.
 const DATA_SETS: &[(&str, &[&str])] = &[
     ("caltech", &["Caltech101", "Caltech256"]),
