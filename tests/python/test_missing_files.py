@@ -1,5 +1,5 @@
-"""Files that are not there: weights and archives of them, data sets of other classes than torch's, and the parts of
-torchvision's data sets.
+"""Files that are not there: weights, archives of them, data sets that extend no class of torch's, and the
+parts of torchvision's.
 """
 
 from __future__ import annotations
@@ -229,3 +229,59 @@ def test_weights_that_the_script_looks_for_itself_can_be_an_empty_file(tmp_path:
     Path(path).touch()
     answer = asked(code, tmp_path, "--synthetic-weights")
     assert answer.said == {"loaded": True}, answer.output
+
+
+HUB = """
+    import os
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from huggingface_hub import hf_hub_download
+    from safetensors.torch import load_file
+    path = {call}
+    net = torch.nn.Linear(4, 4)
+    net.load_state_dict({load}(path))
+    answer(loaded=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "load"),
+    [
+        ("hf_hub_download('me/none-of-these', filename='model.safetensors')", "load_file"),
+        rarely("hf_hub_download(repo_id='me/none-of-these', filename='a/net.pt')", "torch.load"),
+    ],
+)
+def test_weights_that_the_hub_is_asked_for_by_name_are_missing(call: str, load: str, tmp_path: Path) -> None:
+    code = HUB.format(call=call, load=load)
+    problem = asked(code, tmp_path).report["problem"]
+    assert problem["kind"] == "no-network", problem
+    assert "`--synthetic-weights` replaces trained weights" in problem["hint"], problem
+    answer = asked(code, tmp_path, "--synthetic-weights")
+    assert answer.said == {"loaded": True}, answer.output
+
+
+def test_another_file_of_the_hub_is_not_made_up(tmp_path: Path) -> None:
+    code = HUB.format(call="hf_hub_download('me/none-of-these', 'vocab.json')", load="torch.load")
+    problem = asked(code, tmp_path, "--synthetic-weights").report["problem"]
+    assert problem["kind"] == "no-network", problem
+
+
+def test_an_encoder_of_segmentation_models_keeps_its_own_weights(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "segmentation_models_pytorch"
+    (package / "encoders").mkdir(parents=True)
+    (package / "__init__.py").write_text("from .encoders import get_encoder\n")
+    (package / "encoders" / "__init__.py").write_text(
+        "import torch\n"
+        "def get_encoder(name, in_channels=3, depth=5, weights=None):\n"
+        "    if weights: raise ConnectionError('Failed to resolve huggingface.co')\n"
+        "    return torch.nn.Conv2d(in_channels, depth, 3)\n"
+    )
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(package.parent)!r})
+    import segmentation_models_pytorch as smp
+    answer(shape=list(smp.get_encoder("resnet50", in_channels=4, weights="imagenet").weight.shape))
+    """
+    hint = asked(code, tmp_path).report["problem"]["hint"]
+    assert "`--synthetic-weights`" in hint, hint
+    answer = asked(code, tmp_path, "--synthetic-weights")
+    assert answer.said == {"shape": [5, 4, 3, 3]}, answer.output

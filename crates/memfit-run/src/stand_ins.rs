@@ -45,6 +45,7 @@ const WEIGHTS: &[(&str, &str)] = &[
     ("/torch/hub.py", "load_state_dict_from_url"),
     ("/safetensors/torch.py", "load_file"),
     ("/timm/models/_builder.py", "load_pretrained"),
+    ("/segmentation_models_pytorch/encoders/__init__.py", "get_encoder"),
     ("/transformers/modeling_utils.py", "from_pretrained"),
     ("/diffusers/models/modeling_utils.py", "from_pretrained"),
 ];

@@ -7,7 +7,7 @@ import io
 import os
 from urllib.parse import urlsplit
 
-from . import archives, imports
+from . import archives, hub_files, imports
 from .wrapping import alike
 
 # Modules, their functions that write what a URL has into a file, and their parameter of the file's path.
@@ -21,6 +21,8 @@ CALLS = (
 WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar", ".t7")
 # Words of errors about a host that is not reached.
 UNREACHED = ("Name or service not known", "name resolution", "Failed to resolve", "unreachable")
+# Words of Hugging Face's hub about a file that is not in its cache, and that it cannot fetch.
+NOT_CACHED = ("locate the file on the Hub", "offline mode is enabled", "outgoing traffic has been disabled")
 
 
 def arm(note):
@@ -29,6 +31,7 @@ def arm(note):
         imports.after(module, functools.partial(replace, note, name, parameter))
     imports.after("requests.sessions", functools.partial(replace_requests, note))
     archives.arm()
+    hub_files.arm(note, holds_weights)
 
 
 class NoContent:
@@ -109,7 +112,7 @@ def is_of_weights(url, target):
 
 
 def is_unreached(error):
-    return any(words in str(error) for words in UNREACHED)
+    return any(words in str(error) for words in (*UNREACHED, *NOT_CACHED))
 
 
 def lacking(exception):
@@ -117,7 +120,7 @@ def lacking(exception):
     found, traceback = None, exception.__traceback__
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
-        for module, name, parameter in CALLS:
+        for module, name, parameter in (*CALLS, (hub_files.MODULE, hub_files.NAME, hub_files.FILE)):
             if frame.f_code.co_name == name and frame.f_globals.get("__name__", "").startswith(module):
                 target = frame.f_locals.get(parameter)
                 found = os.fspath(target) if is_of_weights(frame.f_locals.get("url"), target) else found
