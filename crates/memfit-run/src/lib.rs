@@ -36,6 +36,7 @@ mod leftovers;
 mod libraries;
 mod live;
 mod local;
+mod newer;
 mod not_run;
 mod numbers;
 mod older;

@@ -3,7 +3,7 @@
 use memfit_channel::message::Gone;
 use memfit_report::wire::Exception;
 
-use crate::{own_modules, renamed, traceback};
+use crate::{newer, own_modules, renamed, traceback};
 
 /// NumPy's messages about names that it no longer has, and the releases that have them.
 const GONE_FROM_NUMPY: &[(&str, &str)] = &[
@@ -138,6 +138,9 @@ pub(crate) fn is_certain(exception: &Exception) -> bool {
 pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<String> {
     let message = &exception.message;
     if exception.r#type == "SyntaxError" {
+        if let Some(hint) = newer::hint(message, &exception.traceback) {
+            return Some(hint);
+        }
         let is_gone = |(text, part, _): &&(&str, &str, &str)| {
             message.contains(text) && (part.is_empty() || exception.traceback.contains(part))
         };
