@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N")
 FIRST = {"answer": "right verdict", "reason": "correct reason", "wrong": "wrong"}
 # The conditions of the rounds' first attempts.
 CONDITIONS = {
@@ -68,6 +68,10 @@ CONDITIONS = {
     "run again.",
     "M": "as L, with five to ten other jobs; torchaudio and xformers were not available for this PyTorch. Of the ten wrong "
     "ones, six are hints at options that did not help. They were run again.",
+    "N": "as M, with a load of 8 to 17 and a time limit of 120 to 150 s; configurations of the hub were written by hand. Of "
+    "the four wrong ones, one is a peak without the experts of a mixture, which a run with other values confirmed, one an "
+    "option whose replacement had the wrong length, one a hint at an option that did not help, and one a module of the "
+    "script's own that was taken for an installed one. They were run again.",
 }
 
 

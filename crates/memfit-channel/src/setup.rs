@@ -141,6 +141,9 @@ pub struct SyntheticField {
     pub dtype: String,
     /// Exclusive upper bound for integers.
     pub below: Option<i64>,
+    /// Contents of a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
     /// Fields of a group, in order; empty for all else.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<SyntheticField>,

@@ -51,8 +51,9 @@ impl Origin {
         match self {
             // The host reads none of it.
             Self::True | Self::Within(_) => None,
-            Self::Answer(rule) | Self::Guess(rule) => Some(rule),
-            Self::Flags(Ones::OfMask(Mask { supposed: Some(_), .. })) => Some(Assumption::Finite),
+            Self::Answer(rule)
+            | Self::Guess(rule)
+            | Self::Flags(Ones::OfMask(Mask { supposed: Some(_), rule, .. })) => Some(rule),
             Self::Flags(_) => Some(Assumption::UnknownNumber),
         }
     }

@@ -9,18 +9,25 @@ use crate::traceback;
 const NO_FILE: &str = "[Errno 2] No such file or directory: '";
 /// torchvision's words about a data set without files.
 const NO_DATA_SET: &str = "Dataset not found";
+/// Words of transformers and diffusers about a model whose folder has a configuration, but no weights.
+const NO_WEIGHTS: &[&str] = &["not appear to have a file named", "Error no file named"];
 /// PyTorch's words about a data set without samples.
 const NO_SAMPLES: &str = "num_samples=0";
 /// Types of errors with which a data set's own code tells that its files are missing.
-const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
+pub(crate) const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
 /// Calls in an `assert` that a file or a folder is there.
-const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
+pub(crate) const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
 /// Remedy for a file that is not there, or for a data set that could not be loaded.
 pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
     let is_file = exception.r#type == "FileNotFoundError";
+    if let Some(path) = looked_for_weights(exception) {
+        return Some(format!(
+            "the script looks for this file itself: put it there; or `touch {path}` and `--synthetic-weights`, with which what loads an empty file keeps its own values (remove the file before a real training)"
+        ));
+    }
     match stand_ins::unused(given, exception) {
         Some(StandIn::Weights) if is_file => {
             return Some(
@@ -28,8 +35,17 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
                     .to_owned(),
             );
         }
+        Some(StandIn::Weights) if NO_WEIGHTS.iter().any(|words| exception.message.contains(words)) => {
+            return Some(
+                "put the model's weights beside its configuration; or `--synthetic-weights`, which takes their shapes from the configuration"
+                    .to_owned(),
+            );
+        }
         Some(StandIn::DataSet)
-            if is_file || exception.message.contains(NO_DATA_SET) || exception.r#type == "AssertionError" =>
+            if is_file
+                || exception.message.contains(NO_DATA_SET)
+                || exception.r#type == "AssertionError"
+                || raised_in_torchvision(exception) =>
         {
             return Some(
                 "put the data set there; or `--synthetic-data`, which makes up samples for data sets of torchvision's and timm's"
@@ -46,6 +62,12 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
             return Some(format!(
                 "the data set found no files: put them where it looks; or {}",
                 stand_ins::remedy(given, StandIn::Samples)
+            ));
+        }
+        Some(StandIn::Metric) => {
+            return Some(format!(
+                "{}; or, on a machine with a network, load the metric once, and copy `~/.cache/huggingface` to this one",
+                stand_ins::remedy(given, StandIn::Metric)
             ));
         }
         // Whatever the reason is, rows can be made up.
@@ -97,6 +119,34 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
         "put the file there; of a data set, a few samples of the usual size are enough for memfit, as the memory of a step depends on its batch"
             .to_owned()
     })
+}
+
+/// Words with which a script tells that a file is not there.
+const TOLD_ABSENT: &[&str] =
+    &["not found", "not exist", "n't exist", "no such", "no checkpoint", "missing", "cannot find"];
+
+/// A file of weights that the script's own code looked for, and did not open.
+fn looked_for_weights(exception: &Exception) -> Option<&str> {
+    let told = exception.message.to_lowercase();
+    let by_script = traceback::raising_file(&exception.traceback).is_some_and(traceback::is_user_file);
+    let absent = exception.r#type == "FileNotFoundError"
+        || (TOLD_BY.contains(&exception.r#type.as_str())
+            && TOLD_ABSENT.iter().any(|words| told.contains(words)));
+    if !by_script || !absent || told.starts_with("[errno") {
+        return None;
+    }
+    exception
+        .message
+        .split(|each: char| each.is_whitespace() || "'\"`()[]:,=".contains(each))
+        .map(|word| word.trim_end_matches(['.', '!', '?', ';']))
+        .find(|word| stand_ins::WEIGHT_FILES.iter().any(|end| word.ends_with(end) && word.len() > end.len()))
+}
+
+/// Returns `true` if code of torchvision's data sets itself told that something is wrong with their files.
+fn raised_in_torchvision(exception: &Exception) -> bool {
+    exception.r#type == "RuntimeError"
+        && traceback::raising_file(&exception.traceback)
+            .is_some_and(|file| file.contains(stand_ins::STANDARD))
 }
 
 /// The hub's words about a name that no repository can have.
@@ -169,6 +219,27 @@ mod tests {
         let own = told(Some("Pairs")).unwrap();
         assert!(own.starts_with("the data set found no files") && own.contains("`Pairs`"), "{own}");
         assert_eq!(told(None), None);
+    }
+
+    #[test]
+    fn weights_that_the_script_looks_for_itself_can_be_an_empty_file() {
+        let told = |kind: &str, said: &str, file: &str| found(kind, said, &[(file, "raise error")]);
+        for (kind, said) in [
+            ("FileNotFoundError", "Classifier not found: checkpoints/a.pt"),
+            ("FileNotFoundError", "Checkpoint 'checkpoints/a.pt' is needed."),
+            ("AssertionError", "(checkpoints/a.pt) does not exist"),
+            ("RuntimeError", "no checkpoint found at 'checkpoints/a.pt'!"),
+        ] {
+            let hint = told(kind, said, "/me/train.py").unwrap();
+            assert!(
+                hint.contains("`touch checkpoints/a.pt`") && hint.contains("--synthetic-weights"),
+                "{hint}"
+            );
+        }
+        assert_eq!(told("RuntimeError", "a.pt has another shape", "/me/train.py"), None);
+        assert_eq!(told("FileNotFoundError", "not found: data/a.csv", "/me/train.py"), None);
+        let library = "/v/lib/python3.11/site-packages/tools/load.py";
+        assert_eq!(told("FileNotFoundError", "not found: a.pt", library), None);
     }
 
     #[test]

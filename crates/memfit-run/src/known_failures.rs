@@ -5,7 +5,7 @@
 use memfit_report::wire::{Exception, Problem};
 
 use crate::stand_ins::Given;
-use crate::{Card, downloads, hub, older, own_modules, traceback};
+use crate::{Card, attention, downloads, hub, older, own_modules, traceback};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +30,7 @@ pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Optio
         .or_else(|| built_for_another(ran, exception))
         .or_else(|| hub::problem(ran.given, exception))
         .or_else(|| downloads::problem(ran.given, exception))
+        .or_else(|| attention::problem(ran.interpreter, exception))
         .or_else(|| not_installed(ran.interpreter, exception))
         .or_else(|| without_terminal(exception))
         .or_else(|| without_answer(exception))

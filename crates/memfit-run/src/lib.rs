@@ -11,6 +11,7 @@
 //! [`report`](fn@report) converts everything to the wire type.
 
 mod absent;
+mod attention;
 mod blame;
 mod block_use;
 mod branches;
@@ -35,6 +36,7 @@ mod leftovers;
 mod libraries;
 mod live;
 mod local;
+mod newer;
 mod not_run;
 mod numbers;
 mod older;
@@ -50,6 +52,7 @@ mod recording;
 mod rehearsal;
 pub mod releases;
 mod remedies;
+mod renamed;
 mod report;
 mod request;
 mod script;

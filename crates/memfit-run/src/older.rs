@@ -3,7 +3,7 @@
 use memfit_channel::message::Gone;
 use memfit_report::wire::Exception;
 
-use crate::traceback;
+use crate::{newer, own_modules, renamed, traceback};
 
 /// NumPy's messages about names that it no longer has, and the releases that have them.
 const GONE_FROM_NUMPY: &[(&str, &str)] = &[
@@ -138,6 +138,9 @@ pub(crate) fn is_certain(exception: &Exception) -> bool {
 pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<String> {
     let message = &exception.message;
     if exception.r#type == "SyntaxError" {
+        if let Some(hint) = newer::hint(message, &exception.traceback) {
+            return Some(hint);
+        }
         let is_gone = |(text, part, _): &&(&str, &str, &str)| {
             message.contains(text) && (part.is_empty() || exception.traceback.contains(part))
         };
@@ -165,7 +168,7 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
             "the script, or a package that it imports, was written for Python {release} or older: {now}"
         ));
     }
-    if let Some(found) = gone_from_package(message) {
+    if let Some(found) = gone_from_package(exception) {
         return Some(found);
     }
     let first = traceback::handled_error(&exception.traceback).unwrap_or_default();
@@ -180,6 +183,12 @@ pub(crate) fn hint_at_release(gone: &Gone, exception: &Exception) -> String {
     let lacks =
         if *argument { format!("takes no argument `{name}` there") } else { format!("has no `{name}`") };
     let caller = traceback::package_of(traceback::raising_file(&exception.traceback).unwrap_or_default());
+    let own = caller.is_none_or(|caller| caller == package);
+    if let Some(now) = renamed::replacement(package, name).filter(|_| own) {
+        return format!(
+            "`{package}`{release} {lacks}: {now}; or install the release that the script was written for, which its requirements may state"
+        );
+    }
     let asks = match caller.filter(|caller| caller != package) {
         Some(caller) => format!("`{caller}`, which asks for it, was written for another release"),
         None => "if the name is right, the script was written for another release".to_owned(),
@@ -201,8 +210,8 @@ pub(crate) fn hint_of_usage(line: &str) -> Option<&'static str> {
 }
 
 /// Remedy for a name that an installed package does not have: `cannot import name 'a' from 'b' (/path)`.
-fn gone_from_package(message: &str) -> Option<String> {
-    let rest = message.strip_prefix("cannot import name '")?;
+fn gone_from_package(exception: &Exception) -> Option<String> {
+    let rest = exception.message.strip_prefix("cannot import name '")?;
     let (name, rest) = rest.split_once("' from '")?;
     let (module, path) = rest.split_once("' (")?;
     let package = module.split('.').next().unwrap_or(module);
@@ -211,7 +220,13 @@ fn gone_from_package(message: &str) -> Option<String> {
             "SciPy no longer has `{name}`, nor has any release for today's Python: Pillow and imageio have such functions"
         ));
     }
-    ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part)).then(|| {
+    let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part));
+    if let Some(own) =
+        own_modules::shadowed(module, Some(name), &exception.traceback).filter(|_| is_installed)
+    {
+        return Some(own);
+    }
+    is_installed.then(|| {
         format!(
             "the release of `{package}` here has no `{name}`; if that name is right, another release of `{package}` has it, which the requirements of the script, or of the package that imports it, may state"
         )
@@ -330,7 +345,7 @@ mod tests {
             hint_at_release(&gone, &exception)
         };
         let own = hint("/me/train.py", true);
-        assert!(own.starts_with("`lightning` 2.6 takes no argument `gpus` there: if the name is"), "{own}");
+        assert!(own.starts_with("`lightning` 2.6 takes no argument `gpus` there: `accelerator="), "{own}");
         let package = hint("/v/lib/python3.11/site-packages/tools/a.py", false);
         assert!(package.contains("has no `gpus`: `tools`, which asks for it"), "{package}");
     }

@@ -83,6 +83,7 @@ pub(crate) const UNREACHABLE_HOST: &[&str] = &[
     // The Hugging Face libraries do not pass the reason on.
     "Couldn't reach '",
     "OfflineModeIsEnabled",
+    "locate the file on the Hub",
     "couldn't connect to 'http",
 ];
 

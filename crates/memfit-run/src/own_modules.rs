@@ -22,6 +22,7 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
     let file = traceback::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
     let folders = project(file);
     let root = module.split('.').next().unwrap_or(module);
+    let whole = module == root;
     if let Some((folder, path)) = folders.iter().find_map(|folder| empty_submodule(folder, module)) {
         return Some(format!(
             "the folder `{path}` is a git submodule of the script's project, and empty: `git -C {} submodule update --init --recursive` fills it",
@@ -35,6 +36,9 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
             shell_word(&package.join("__init__.py").to_string_lossy()),
         ));
     }
+    if !whole && let Some(said) = shadowed(module, None, traceback) {
+        return Some(said);
+    }
     if let Some(part) = folders.iter().find_map(|folder| lacks_part(folder, module)) {
         return Some(format!(
             "`{}` is the script's own, and lacks this part: its README may say where it comes from, such as another repository that is copied there",
@@ -42,15 +46,55 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
         ));
     }
     let below = folders.last().map(|top| folders_in(top)).unwrap_or_default();
-    let whole = module == root;
     let found = folders.iter().chain(&below).filter(|_| whole).find(|folder| holds(folder, root))?;
-    let is_set = env::var_os("PYTHONPATH").is_some_and(|value| !value.is_empty());
     Some(format!(
-        "the script's own project has a `{root}` in `{}`, which is not on the path: `PYTHONPATH={}{}` in front of the command puts it there, or its README says how to install it",
+        "the script's own project has a `{root}` in `{}`, which is not on the path: `{}` in front of the command puts it there, or its README says how to install it",
         found.display(),
-        shell_word(&found.to_string_lossy()),
-        if is_set { ":$PYTHONPATH" } else { "" },
+        before_others(found),
     ))
+}
+
+/// Remedy for a module of the script's own project in whose place Python took an installed one, which lacks a
+/// part or a name that the project's has.
+pub(crate) fn shadowed(module: &str, name: Option<&str>, traceback: &str) -> Option<String> {
+    let file = traceback::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
+    let folders = project(file);
+    let below = folders.last().map(|top| folders_in(top)).unwrap_or_default();
+    let root = module.split('.').next().unwrap_or(module);
+    // The folder of the script comes before installed packages.
+    let script = traceback::user_folders(traceback).next();
+    let found =
+        folders.iter().chain(&below).filter(|folder| Some(folder.as_path()) != script).find(|folder| {
+            // A folder without this file never comes before an installed package.
+            let is_package = module == root || folder.join(root).join("__init__.py").is_file();
+            let path = folder.join(module.replace('.', "/"));
+            let sources = [path.with_extension("py"), path.join("__init__.py")];
+            is_package
+                && sources.iter().any(|file| {
+                    fs::read_to_string(file)
+                        .is_ok_and(|source| name.is_none_or(|name| defines(&source, name)))
+                })
+        })?;
+    Some(format!(
+        "the script's own project has a `{root}` in `{}`, and Python takes the installed package of that name in its place: `{}` in front of the command puts the script's own first",
+        found.display(),
+        before_others(found),
+    ))
+}
+
+/// Setting that puts a folder on Python's path, before installed packages.
+fn before_others(folder: &Path) -> String {
+    let is_set = env::var_os("PYTHONPATH").is_some_and(|value| !value.is_empty());
+    let rest = if is_set { ":$PYTHONPATH" } else { "" };
+    format!("PYTHONPATH={}{rest}", shell_word(&folder.to_string_lossy()))
+}
+
+/// Returns `true` if a module's source defines a name.
+fn defines(source: &str, name: &str) -> bool {
+    source.lines().any(|line| {
+        let rest = ["def ", "class ", ""].iter().find_map(|word| line.strip_prefix(word)?.strip_prefix(name));
+        rest.is_some_and(|rest| rest.trim_start().starts_with(['(', ':', '=']))
+    })
 }
 
 /// Folders of a file's project, from the file's own to the uppermost.
@@ -132,6 +176,31 @@ mod tests {
     }
 
     #[test]
+    fn a_module_in_whose_place_an_installed_one_is_taken_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path().join("gpt");
+        for folder in [".git", "src/utils", "tests"] {
+            fs::create_dir_all(top.join(folder)).unwrap();
+        }
+        fs::write(
+            top.join("src/datasets.py"),
+            "import torch\nclass Sonnets(torch.utils.data.Dataset):\n  x = 1\n",
+        )
+        .unwrap();
+        fs::write(top.join("src/utils/__init__.py"), "").unwrap();
+        fs::write(top.join("src/utils/steps.py"), "").unwrap();
+        let from = |module: &str, name| shadowed(module, name, &traceback(&top.join("tests/main.py")));
+        let said = from("datasets", Some("Sonnets")).unwrap();
+        assert!(said.contains(&format!("`PYTHONPATH={}`", top.join("src").display())), "{said}");
+        assert!(from("utils.steps", None).is_some());
+        for (module, name) in [("datasets", Some("Sonnet")), ("datasets", Some("x")), ("utils.gone", None)] {
+            assert_eq!(from(module, name), None, "{module} {name:?}");
+        }
+        let said = remedy("utils.steps", &traceback(&top.join("tests/main.py"))).unwrap();
+        assert!(said.contains("in its place"), "{said}");
+    }
+
+    #[test]
     fn a_module_of_the_project_is_found_where_it_is_not_on_the_path() {
         let scratch = tempfile::tempdir().unwrap();
         let top = scratch.path().join("act");
@@ -164,9 +233,8 @@ mod tests {
         let said = |module: &str| remedy(module, &traceback(&top.join("models/networks/loss.py")));
         let own = said("models.networks.sync_batchnorm").unwrap();
         assert!(own.contains("models/networks` is the script's own, and lacks this part"), "{own}");
-        for module in ["models.networks.loss", "timm.models.layers.helpers"] {
-            assert_eq!(said(module), None, "{module}");
-        }
+        assert!(said("models.networks.loss").unwrap().contains("in its place"));
+        assert_eq!(said("timm.models.layers.helpers"), None);
     }
 
     #[test]

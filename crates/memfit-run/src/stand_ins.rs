@@ -35,6 +35,8 @@ pub(crate) enum StandIn {
     Rows,
     /// Samples of the script's own data set: `--synthetic-data` with what a sample has.
     Samples,
+    /// A metric of Hugging Face's `evaluate`: `--synthetic-data`.
+    Metric,
 }
 
 /// Ends of the paths of modules, and their functions that `--synthetic-weights` replaces.
@@ -43,6 +45,7 @@ const WEIGHTS: &[(&str, &str)] = &[
     ("/torch/hub.py", "load_state_dict_from_url"),
     ("/safetensors/torch.py", "load_file"),
     ("/timm/models/_builder.py", "load_pretrained"),
+    ("/segmentation_models_pytorch/encoders/__init__.py", "get_encoder"),
     ("/transformers/modeling_utils.py", "from_pretrained"),
     ("/diffusers/models/modeling_utils.py", "from_pretrained"),
 ];
@@ -52,7 +55,7 @@ const READERS: &[(&str, &str)] = &[
     ("/timm/data/parsers/parser_factory.py", "create_parser"),
 ];
 /// Ends of the names of files of weights that a script may open itself.
-const WEIGHT_FILES: &[&str] = &[".pth", ".pt", ".ckpt", ".pth.tar", "pytorch_model.bin"];
+pub(crate) const WEIGHT_FILES: &[&str] = &[".pth", ".pt", ".ckpt", ".pth.tar", "pytorch_model.bin"];
 /// Modules of torchvision whose data sets `--synthetic-data` replaces, with these data sets.
 const DATA_SETS: &[(&str, &[&str])] = &[
     ("caltech", &["Caltech101", "Caltech256"]),
@@ -68,7 +71,7 @@ const DATA_SETS: &[(&str, &[&str])] = &[
     ("svhn", &["SVHN"]),
 ];
 /// Folder of torchvision's data sets.
-const STANDARD: &str = "/torchvision/datasets/";
+pub(crate) const STANDARD: &str = "/torchvision/datasets/";
 /// Methods of data sets that `--synthetic-data` replaces.
 const METHODS: &[&str] = &["__init__", "__getitem__"];
 /// Methods of the script's own data sets that it replaces as well.
@@ -77,6 +80,8 @@ const OWN_METHODS: &[&str] = &["__getitem__", "__iter__"];
 const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
 /// The Hugging Face library that loads rows.
 const ROWS: (&str, &str) = ("-packages/datasets/load.py", "load_dataset");
+/// The Hugging Face library that loads metrics, which are scripts on its hub.
+const METRICS: (&str, &str) = ("-packages/evaluate/loading.py", "load");
 /// Parts of paths of libraries of graphs, whose samples cannot be described.
 const GRAPHS: &[&str] = &["/torch_geometric/", "/dgl/", "/ogb/"];
 /// Parts of paths of modules that look for a configuration, a tokenizer or a processor.
@@ -97,7 +102,7 @@ pub(crate) fn unused(given: Given<'_>, exception: &Exception) -> Option<StandIn>
     let stand_in = if opens { StandIn::Weights } else { called(given, &exception.traceback)? };
     let in_use = match stand_in {
         StandIn::Weights => given.weights,
-        StandIn::DataSet => given.data,
+        StandIn::DataSet | StandIn::Metric => given.data,
         StandIn::Rows | StandIn::Samples => given.described,
     };
     (!in_use).then_some(stand_in)
@@ -119,6 +124,9 @@ fn called(given: Given<'_>, traceback: &str) -> Option<StandIn> {
         }
         if is(&ROWS) {
             return Some(StandIn::Rows);
+        }
+        if is(&METRICS) {
+            return Some(StandIn::Metric);
         }
         if READERS.iter().any(is) {
             return Some(StandIn::DataSet);
@@ -158,6 +166,7 @@ pub(crate) fn remedy(given: Given<'_>, stand_in: StandIn) -> String {
     match stand_in {
         StandIn::Weights => "`--synthetic-weights` replaces trained weights".to_owned(),
         StandIn::DataSet => "`--synthetic-data` replaces data sets of torchvision's and timm's".to_owned(),
+        StandIn::Metric => "with `--synthetic-data` each result of a metric of `evaluate` is 0, which no memory depends on".to_owned(),
         StandIn::Rows => "state what a row has, by the names that the script reads, and memfit makes rows up: `--synthetic-data='{text:256:str,label:int64<2}'`".to_owned(),
         StandIn::Samples => {
             let whose = given.data_set.map(|name| format!(" of `{name}`")).unwrap_or_default();

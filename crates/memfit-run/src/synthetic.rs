@@ -1,5 +1,5 @@
 //! `--synthetic-data`: description of the samples, such as `image:3x224x224:uint8,label:int64<1000`. Fields
-//! in `{}`, `[]` or `()` are a dictionary, a list or a tuple within a sample.
+//! in `{}`, `[]` or `()` are a dictionary, a list or a tuple within a sample; words in `""` are a text.
 
 use std::str::FromStr;
 
@@ -15,6 +15,8 @@ const TYPES: &[&str] = &[
 const MAX_ELEMENTS: u64 = 1 << 32;
 /// Brackets of a group of fields, with Python's type of it.
 const GROUPS: &[(char, char, &str)] = &[('{', '}', "dict"), ('[', ']', "list"), ('(', ')', "tuple")];
+/// Mark at both ends of a text, within which no other character has a meaning.
+const QUOTE: char = '"';
 /// Maximum depth of groups in a sample.
 const MAX_DEPTH: usize = 8;
 
@@ -40,11 +42,11 @@ impl FromStr for Samples {
             return Ok(Self::default());
         }
         let (text, length) = match text.rsplit_once('@') {
-            Some((text, count)) => {
+            Some((text, count)) if !count.contains(QUOTE) => {
                 let count = count.trim().parse().ok().filter(|count| *count > 0);
                 (text, Some(count.ok_or("`@` is followed by the number of samples, as in `@50000`")?))
             }
-            None => (text, None),
+            _ => (text, None),
         };
         let parts = parts(text)?;
         let whole =
@@ -59,8 +61,12 @@ impl FromStr for Samples {
 
 /// Splits fields at the commas between them.
 fn parts(text: &str) -> Result<Vec<&str>, String> {
-    let (mut found, mut open, mut start) = (Vec::new(), Vec::new(), 0);
+    let (mut found, mut open, mut start, mut quoted) = (Vec::new(), Vec::new(), 0, false);
     for (place, character) in text.char_indices() {
+        quoted ^= character == QUOTE;
+        if quoted {
+            continue;
+        }
         if let Some((_, close, _)) = GROUPS.iter().find(|(begin, ..)| *begin == character) {
             open.push(*close);
         } else if GROUPS.iter().any(|(_, close, _)| *close == character) && open.pop() != Some(character) {
@@ -69,6 +75,9 @@ fn parts(text: &str) -> Result<Vec<&str>, String> {
             found.push(&text[start..place]);
             start = place + 1;
         }
+    }
+    if quoted {
+        return Err(format!("`{text}` lacks a `{QUOTE}`"));
     }
     if let Some(close) = open.pop() {
         return Err(format!("`{text}` lacks a `{close}`"));
@@ -80,10 +89,13 @@ fn parts(text: &str) -> Result<Vec<&str>, String> {
 /// Splits `name:{…}` into its name, which may be missing, what is in the brackets, and Python's type of it;
 /// `None` for a field without brackets.
 fn group(text: &str) -> Result<Option<(&str, &str, &'static str)>, String> {
-    let Some(start) = text.find(|each| GROUPS.iter().any(|(open, ..)| *open == each)) else {
+    let Some(start) = text.find(|each| each == QUOTE || GROUPS.iter().any(|(open, ..)| *open == each)) else {
         return Ok(None);
     };
     let (name, rest) = (text[..start].trim(), text[start..].trim_end());
+    if rest.starts_with(QUOTE) {
+        return Ok(None);
+    }
     let found = GROUPS
         .iter()
         .find_map(|(open, close, kind)| Some((rest.strip_prefix(*open)?.strip_suffix(*close)?, *kind)));
@@ -111,6 +123,7 @@ fn fields(text: &str, mapping: bool, depth: usize) -> Result<Vec<SyntheticField>
                 shape: Vec::new(),
                 dtype: kind.to_owned(),
                 below: None,
+                text: None,
                 fields: fields(inside, kind == "dict", depth + 1)?,
             },
             None => field(part)?,
@@ -123,7 +136,7 @@ fn fields(text: &str, mapping: bool, depth: usize) -> Result<Vec<SyntheticField>
     Ok(found)
 }
 
-/// Parses `name:3x224x224:uint8`, `name:int64<1000`, `name:float32`.
+/// Parses `name:3x224x224:uint8`, `name:int64<1000`, `name:float32`, `name:"words"`.
 fn field(text: &str) -> Result<SyntheticField, String> {
     let wrong = |why: &str| {
         format!(
@@ -131,6 +144,21 @@ fn field(text: &str) -> Result<SyntheticField, String> {
             text.trim()
         )
     };
+    if let Some((name, rest)) = text.trim().split_once(QUOTE) {
+        let name = name.trim().strip_suffix(':').map(str::trim).filter(|name| !name.is_empty());
+        let (words, after) = rest.split_once(QUOTE).ok_or_else(|| wrong("a text ends with a `\"`"))?;
+        return match name {
+            Some(name) if after.is_empty() => Ok(SyntheticField {
+                name: name.to_owned(),
+                shape: Vec::new(),
+                dtype: "str".to_owned(),
+                below: None,
+                text: Some(words.to_owned()),
+                fields: Vec::new(),
+            }),
+            _ => Err(wrong("a text has a name, and nothing after it, as in `role:\"user\"`")),
+        };
+    }
     let mut parts: Vec<&str> = text.trim().split(':').map(str::trim).collect();
     let kind =
         parts.pop().filter(|_| !parts.is_empty()).ok_or_else(|| wrong("it needs a name and a type"))?;
@@ -167,7 +195,14 @@ fn field(text: &str) -> Result<SyntheticField, String> {
     {
         return Err(wrong("a sample has no more than 4 Gi elements"));
     }
-    Ok(SyntheticField { name: name.to_owned(), shape, dtype: dtype.to_owned(), below, fields: Vec::new() })
+    Ok(SyntheticField {
+        name: name.to_owned(),
+        shape,
+        dtype: dtype.to_owned(),
+        below,
+        text: None,
+        fields: Vec::new(),
+    })
 }
 
 #[cfg(test)]
@@ -181,6 +216,7 @@ mod tests {
             shape: shape.to_vec(),
             dtype: dtype.to_owned(),
             below,
+            text: None,
             fields: Vec::new(),
         };
         let image = field("image", &[3, 224, 224], "uint8", None);
@@ -201,6 +237,27 @@ mod tests {
             let expected = SyntheticData { fields, mapping, length };
             assert_eq!(text.parse(), Ok(Samples(expected)), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_text_is_taken_as_it_is() {
+        for (text, words, length) in [
+            ("a:\"x\"", vec![Some("x")], None),
+            ("{q:64:str,a:\"1, 2: {#} @3\"}@9", vec![None, Some("1, 2: {#} @3")], Some(9)),
+            ("a : \"it @5\"", vec![Some("it @5")], None),
+            ("a:\"\",b:int64", vec![Some(""), None], None),
+        ] {
+            let Samples(read) = text.parse().unwrap();
+            assert_eq!(read.length, length, "{text}");
+            assert_eq!(
+                read.fields.iter().map(|field| field.text.as_deref()).collect::<Vec<_>>(),
+                words,
+                "{text}"
+            );
+        }
+        let Samples(turns) =
+            "{turns:[{role:\"user\",text:9:str},{role:\"model\",text:9:str}]}".parse().unwrap();
+        assert_eq!(shown(&turns.fields), "[{ss}{ss}]");
     }
 
     #[test]
@@ -251,6 +308,9 @@ mod tests {
             ("{[x:int64]}", "needs a name"),
             ("y[x:int64]", "not a group"),
             ("[x:int64]y", "not a group"),
+            ("x:\"y", "lacks a `\"`"),
+            ("\"y\"", "has a name"),
+            ("x:\"y\":str", "nothing after"),
             ("((((((((((x:int64))))))))))", "levels"),
         ] {
             let error = text.parse::<Samples>().unwrap_err();

@@ -217,12 +217,14 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
                 .or_else(|| absent::hint(ran.given, &exception))
                 .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, &exception)));
             if let (None, Some(line)) = (&problem.hint, output::network_failure(&facts.last_output)) {
-                problem.message += ". Before it, a download had failed: ";
+                end_sentence(&mut problem.message);
+                problem.message += " Before it, a download had failed: ";
                 problem.message += line;
                 let hint = "download it where there is a network, and put it where the script looks for it";
                 problem.hint = Some(hint.to_owned());
             } else if let (None, Some(host)) = (&problem.hint, &facts.cause.unreached) {
-                for part in [". Before it, the host `", host, "` could not be reached"] {
+                end_sentence(&mut problem.message);
+                for part in [" Before it, the host `", host, "` could not be reached"] {
                     problem.message.push_str(part);
                 }
                 let hint = "if it lacks what it looked for there: download that where there is a network, and put it where the script looks for it";
@@ -232,8 +234,9 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             }
         }
         if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
+            end_sentence(&mut problem.message);
             problem.message.push_str(
-                ". It took no step and ended with status 0: it caught this error, or a process that it had started failed",
+                " It took no step and ended with status 0: it caught this error, or a process that it had started failed",
             );
         }
         if caused {
@@ -284,6 +287,13 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
         }
     }
     (verdict, problem)
+}
+
+/// Ends a message as a sentence, so that another can follow it.
+fn end_sentence(message: &mut String) {
+    if !message.ends_with(['.', '!', '?', ':']) {
+        message.push('.');
+    }
 }
 
 /// Sizes that the script read back, with their lines.

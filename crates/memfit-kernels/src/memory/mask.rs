@@ -9,6 +9,7 @@ use std::{
 };
 
 use memfit_channel::ValuePolicy;
+use memfit_vocabulary::Assumption;
 
 /// A mask whose elements are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct Mask {
     /// Value assumed for each element if a single truth value is read: an element, `all` or `any`. A count is
     /// never derived from it.
     pub supposed: Option<bool>,
+    /// Rule under which the host reads that value.
+    pub rule: Assumption,
 }
 
 /// Elements and ones of counted masks, by id; the oldest are dropped first.
@@ -30,7 +33,20 @@ const MAX_COUNTED: usize = 1 << 14;
 impl Mask {
     /// Creates a mask unrelated to any other.
     pub fn new(supposed: Option<bool>) -> Self {
-        Self { id: NEXT_ID.fetch_add(1, Relaxed), inverted: false, supposed }
+        let id = NEXT_ID.fetch_add(1, Relaxed);
+        Self { id, inverted: false, supposed, rule: Assumption::Finite }
+    }
+
+    /// Creates a mask whose elements are read as a truth value, under a rule.
+    pub fn answering(truth: bool, rule: Assumption) -> Self {
+        Self { rule, ..Self::new(Some(truth)) }
+    }
+
+    /// Creates the mask that combines the values of two, if both have one.
+    pub fn combining(self, other: Self, combine: impl Fn(bool, bool) -> bool) -> Option<Self> {
+        let truth = combine(self.supposed?, other.supposed?);
+        let rule = if self.rule == Assumption::Finite { other.rule } else { self.rule };
+        Some(Self::answering(truth, rule))
     }
 
     /// The same mask without an assumed value.

@@ -329,17 +329,17 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory
         && inputs[0] == inputs[1]
         && work.strides.same_strides(1, 2);
     let truths = inputs.iter().all(|kind| *kind == Type::Bool) && functor.takes_elements();
-    let supposed = |tensor: usize| match memory.flags(tensors.addresses[tensor]) {
-        Some(Ones::OfMask(mask)) => mask.supposed,
+    let known = |tensor: usize| match memory.flags(tensors.addresses[tensor]) {
+        Some(Ones::OfMask(mask)) => Some(mask),
         _ => None,
     };
     let made = match (functor.rule, inputs.len()) {
         (Some(Rule::BitNot | Rule::LogicalNot), 1) if truths => Some(!mask(1, tensors, work, memory)),
         (Some(Rule::And | Rule::LogicalAnd | Rule::Multiply), 2) if truths => {
-            supposed(1).zip(supposed(2)).map(|(a, b)| Mask::new(Some(a && b)))
+            known(1).zip(known(2)).and_then(|(a, b)| a.combining(b, |a, b| a && b))
         }
         (Some(Rule::Or | Rule::LogicalOr), 2) if truths => {
-            supposed(1).zip(supposed(2)).map(|(a, b)| Mask::new(Some(a || b)))
+            known(1).zip(known(2)).and_then(|(a, b)| a.combining(b, |a, b| a || b))
         }
         _ => functor.always(&work.fields, same).map(|value| Mask::new(Some(value.is_true()))),
     };

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     launch::Arguments,
     layout::{Sizes, Strides},
-    memory::{Extremes, Memory, Ones, Origin},
+    memory::{Extremes, Mask, Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
 
@@ -196,6 +196,15 @@ impl Reduction {
         let dense = kept <= 1 || launch.across.is_dense(0, output.size());
         let (bytes, origin) = match result {
             Some(result) if dense => result,
+            // The truth of each row is no condition, but an element of a mask, which may be counted.
+            None if dense && kept > 1 && output.size() == 1 && matches!(fold, Fold::All | Fold::Any) => {
+                memory.forget(target, kept as u64);
+                if memory.rules_answer() {
+                    let (truth, rule) = Self::supposed_truth(fold, launch);
+                    memory.mark_flags(target, kept as u64, Ones::OfMask(Mask::answering(truth, rule)));
+                }
+                return;
+            }
             None if dense && kept <= MAX_ELEMENTS => match Self::assumed_result(fold, output, launch) {
                 Some(supposed) => supposed,
                 None => return memory.forget(target, launch.across.span(0, output.size())),
@@ -223,15 +232,7 @@ impl Reduction {
         let zeros = || vec![0; kept * output.size()];
         Some(match fold {
             Fold::All | Fold::Any => {
-                let supposed = match memory.flags(launch.source) {
-                    Some(Ones::OfMask(mask)) => mask.supposed.map(|truth| (truth, Assumption::Finite)),
-                    _ => None,
-                };
-                let (truth, rule) = supposed.unwrap_or(if fold == Fold::All {
-                    (true, Assumption::AllTrue)
-                } else {
-                    (false, Assumption::AnyFalse)
-                });
+                let (truth, rule) = Self::supposed_truth(fold, launch);
                 let mut bytes = zeros();
                 bytes
                     .chunks_exact_mut(output.size())
@@ -264,6 +265,19 @@ impl Reduction {
             }
             Fold::ArgMax | Fold::ArgMin => (zeros(), Origin::Guess(Assumption::Position)),
             _ => return None,
+        })
+    }
+
+    /// Truth that `all` or `any` of an unknown input is read as, and the rule.
+    fn supposed_truth(fold: Fold, launch: &Launch<'_>) -> (bool, Assumption) {
+        let supposed = match launch.memory.flags(launch.source) {
+            Some(Ones::OfMask(mask)) => mask.supposed.map(|truth| (truth, mask.rule)),
+            _ => None,
+        };
+        supposed.unwrap_or(if fold == Fold::All {
+            (true, Assumption::AllTrue)
+        } else {
+            (false, Assumption::AnyFalse)
         })
     }
 

@@ -71,6 +71,14 @@ const FAILURES: &[Failure] = &[
     (
         &[
             TRAIN,
+            ("segmentation_models_pytorch/encoders/__init__.py", "get_encoder"),
+            ("huggingface_hub/file_download.py", "hf_hub_download"),
+        ],
+        Some(WEIGHTS_OPTION),
+    ),
+    (
+        &[
+            TRAIN,
             ("transformers/modeling_utils.py", "from_pretrained"),
             ("transformers/utils/hub.py", "cached_file"),
         ],
@@ -114,6 +122,7 @@ const FAILURES: &[Failure] = &[
         ],
         Some(DATA_OPTION),
     ),
+    (&[TRAIN, ("evaluate/loading.py", "load"), ("evaluate/loading.py", "get")], Some(DATA_OPTION)),
     // No option replaces these.
     (&[TRAIN, ("/usr/lib/python3.11/urllib/request.py", "urlretrieve")], None),
     (&[("/me/data.py", "__init__"), ("requests/api.py", "get")], None),
@@ -202,6 +211,51 @@ fn the_scripts_own_download_of_weights_is_replaced() {
 }
 
 #[test]
+fn weights_that_a_folder_with_a_configuration_lacks_are_replaced() {
+    let frames = [TRAIN, ("transformers/modeling_utils.py", "from_pretrained")];
+    for said in [
+        "a/b does not appear to have a file named pytorch_model.bin or model.safetensors.",
+        "Error no file named model.safetensors, or pytorch_model.bin, found in directory ./model.",
+    ] {
+        let lacking = exception("OSError", said, &frames);
+        assert!(absent::hint(Given::default(), &lacking).unwrap().contains(WEIGHTS_OPTION), "{said}");
+        assert_eq!(absent::hint(Given { weights: true, ..Given::default() }, &lacking), None, "{said}");
+    }
+    let other = exception("OSError", "Unable to load weights from a file.", &frames);
+    assert_eq!(absent::hint(Given::default(), &other), None);
+}
+
+#[test]
+fn a_data_set_of_torchvisions_that_lacks_an_archive_is_made_up() {
+    let frames = [
+        TRAIN,
+        ("torchvision/datasets/imagenet.py", "__init__"),
+        ("torchvision/datasets/imagenet.py", "parse"),
+    ];
+    let said =
+        "The archive ILSVRC2012_devkit_t12.tar.gz is not present in the root directory or is corrupted.";
+    let told = |frames: &[_]| absent::hint(Given::default(), &exception("RuntimeError", said, frames));
+    assert!(told(&frames).unwrap().contains(DATA_OPTION));
+    let own = [TRAIN, ("torchvision/datasets/imagenet.py", "__getitem__"), ("/me/transforms.py", "crop")];
+    assert_eq!(told(&own), None);
+}
+
+#[test]
+fn what_a_library_keeps_is_to_be_brought() {
+    let hint = |frames: &[(&str, &str)]| {
+        downloads::problem(Given::default(), &exception("ConnectionError", UNREACHED, frames))
+            .unwrap()
+            .hint
+            .unwrap()
+    };
+    let encoding =
+        hint(&[TRAIN, ("tiktoken/registry.py", "get_encoding"), ("tiktoken/load.py", "read_file")]);
+    assert!(encoding.contains("TIKTOKEN_CACHE_DIR"), "{encoding}");
+    let graphs = hint(&[("/me/data.py", "load"), ("torch_geometric/data/download.py", "download_url")]);
+    assert!(graphs.contains("`root`"), "{graphs}");
+}
+
+#[test]
 fn rows_are_made_up_whatever_the_reason_was() {
     let frames = [TRAIN, ("datasets/load.py", "load_dataset")];
     let old = exception("RuntimeError", "Dataset scripts are no longer supported, but found c4.py", &frames);
@@ -210,15 +264,46 @@ fn rows_are_made_up_whatever_the_reason_was() {
     assert_eq!(absent::hint(described, &old), None);
 }
 
+/// The source of a module of the probe.
+fn read(module: &str) -> String {
+    let probe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/memfit/_probe/memfit_probe");
+    std::fs::read_to_string(format!("{probe}/{module}")).unwrap()
+}
+
+/// The words between quotes in a tuple of a module of the probe.
+fn words(module: &str, name: &str) -> Vec<String> {
+    let source = read(module);
+    let tuple = source.split_once(&format!("\n{name} = (")).unwrap().1;
+    // A call in a list has parentheses of its own.
+    let end = [")\n", "\n)"].iter().filter_map(|end| tuple.find(end)).min().unwrap();
+    tuple[..end].split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_lists_are_those_of_the_probe() {
+    assert_eq!(words("opened.py", "WEIGHTS"), WEIGHT_FILES);
+    assert_eq!(words("lacking_data.py", "LOOKS_FOR"), absent::LOOKS_FOR);
+    let libraries: Vec<_> = GRAPHS.iter().map(|part| part.trim_matches('/')).collect();
+    assert_eq!(words("lacking_data.py", "GRAPH_LIBRARIES"), libraries);
+    let readers: Vec<_> = READERS
+        .iter()
+        .flat_map(|(path, function)| {
+            [path[1..].trim_end_matches(".py").replace('/', "."), (*function).to_owned()]
+        })
+        .collect();
+    assert_eq!(words("timm_data.py", "FACTORIES"), readers);
+    // Names of classes stand without quotes.
+    let told = read("lacking_data.py");
+    let told = told.split_once("TOLD_BY = (").unwrap().1.split_once(')').unwrap().0.to_owned();
+    assert_eq!(told.split(", ").collect::<Vec<_>>(), absent::TOLD_BY);
+}
+
 #[test]
 fn the_tables_are_those_of_the_probe() {
-    let read = |name: &str| {
-        let probe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/memfit/_probe/memfit_probe");
-        std::fs::read_to_string(format!("{probe}/{name}")).unwrap()
-    };
     let weights = read("synthetic_weights.py");
     for (module, function) in WEIGHTS {
-        let path = module.trim_matches('/').trim_end_matches(".py").replace('/', ".");
+        let path = module.trim_matches('/').trim_end_matches(".py").trim_end_matches("/__init__");
+        let path = path.replace('/', ".");
         let armed = weights.contains(&format!("\"{path}\"")) || path == "torch.serialization";
         assert!(armed && weights.contains(&format!(".{function}")), "{module} {function}");
     }

@@ -64,6 +64,8 @@ class Described:
         torch, dtype, shape = self.torch, field["dtype"], field["shape"]
         if dtype in GROUPS:
             return self._group(dtype, field["fields"], index)
+        if field.get("text") is not None:
+            return field["text"]
         if dtype == "str":
             return "word " * (shape[0] if shape else 32)
         if dtype == "pil":
@@ -93,6 +95,8 @@ def shown(fields):
         kind = field["dtype"]
         if kind in GROUPS:
             kind = shown(field["fields"]).join(GROUPS[kind])
+        if field.get("text") is not None:
+            kind = f'"{field["text"]}"'
         shape = ["x".join(map(str, field["shape"]))] if field["shape"] else []
         words.append(":".join([field["name"], *shape, kind]))
     return ", ".join(words)

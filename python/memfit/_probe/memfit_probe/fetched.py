@@ -7,7 +7,7 @@ import io
 import os
 from urllib.parse import urlsplit
 
-from . import imports
+from . import archives, hub_files, imports
 from .wrapping import alike
 
 # Modules, their functions that write what a URL has into a file, and their parameter of the file's path.
@@ -21,6 +21,8 @@ CALLS = (
 WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".tar", ".t7")
 # Words of errors about a host that is not reached.
 UNREACHED = ("Name or service not known", "name resolution", "Failed to resolve", "unreachable")
+# Words of Hugging Face's hub about a file that is not in its cache, and that it cannot fetch.
+NOT_CACHED = ("locate the file on the Hub", "offline mode is enabled", "outgoing traffic has been disabled")
 
 
 def arm(note):
@@ -28,6 +30,8 @@ def arm(note):
     for module, name, parameter in CALLS:
         imports.after(module, functools.partial(replace, note, name, parameter))
     imports.after("requests.sessions", functools.partial(replace_requests, note))
+    archives.arm()
+    hub_files.arm(note, holds_weights)
 
 
 class NoContent:
@@ -83,8 +87,9 @@ def replace(note, name, parameter, module):
         try:
             return original(url, *args, **kwargs)
         except Exception as error:
-            if not holds_weights(target) or not is_unreached(error):
+            if not is_of_weights(url, target) or not is_unreached(error):
                 raise
+            archives.GONE.add(os.path.abspath(os.fspath(target)))
             note(f"`{url}` was not downloaded: what loads `{target}` keeps its own values")
             return (target, None) if name == "urlretrieve" else target
 
@@ -99,8 +104,15 @@ def holds_weights(target):
     return isinstance(target, (str, os.PathLike)) and os.fspath(target).lower().endswith(WEIGHTS)
 
 
+def is_of_weights(url, target):
+    """Return `True` if a download is of a file of weights, or of an archive whose name or URL says that it
+    holds a model.
+    """
+    return holds_weights(target) or archives.holds_model(url, target)
+
+
 def is_unreached(error):
-    return any(words in str(error) for words in UNREACHED)
+    return any(words in str(error) for words in (*UNREACHED, *NOT_CACHED))
 
 
 def lacking(exception):
@@ -108,8 +120,8 @@ def lacking(exception):
     found, traceback = None, exception.__traceback__
     while traceback is not None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
-        for module, name, parameter in CALLS:
+        for module, name, parameter in (*CALLS, (hub_files.MODULE, hub_files.NAME, hub_files.FILE)):
             if frame.f_code.co_name == name and frame.f_globals.get("__name__", "").startswith(module):
                 target = frame.f_locals.get(parameter)
-                found = os.fspath(target) if holds_weights(target) else found
+                found = os.fspath(target) if is_of_weights(frame.f_locals.get("url"), target) else found
     return found if found is not None and is_unreached(exception) else None

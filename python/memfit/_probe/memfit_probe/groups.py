@@ -2,10 +2,14 @@
 the real number is unknown.
 
 That is an upper bound for its size, but not for a loop: each iteration would process all elements, and
-thousands of iterations take hours on the host. The first iterations stand for all.
+thousands of iterations take hours on the host. The first iterations stand for all. Where the script, or a
+library, raises an error for more values than it expects, `len` is what it expects.
 """
 
 import functools
+import sys
+
+from . import at_most
 
 # Maximum number of iterations.
 MAX_ROUNDS = 8
@@ -33,3 +37,13 @@ def arm(session, known):
         return original(self)
 
     tensor.__iter__ = rounds
+    size = tensor.__len__
+
+    @functools.wraps(size)
+    def length(self):
+        found = size(self)
+        if hasattr(self, MARK) and not session.is_compiling():
+            return at_most.allowed(sys._getframe(1), found)
+        return found
+
+    tensor.__len__ = length

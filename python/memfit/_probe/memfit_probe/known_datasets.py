@@ -1,12 +1,13 @@
 """Sizes and contents of torchvision's data sets, made up."""
 
 import functools
+import os
 import random
 
 # One of so many samples that a data set keeps at once is noise.
 SPARSE = 100
-# Mode, width, height, classes and number of samples of torchvision's data sets. For photographs of different
-# sizes, the size is a typical one.
+# Mode, width, height, classes and number of training samples of torchvision's data sets. For photographs of
+# different sizes, the size is a typical one.
 KNOWN = {
     "CIFAR10": ("RGB", 32, 32, 10, 50_000),
     "CIFAR100": ("RGB", 32, 32, 100, 50_000),
@@ -28,6 +29,54 @@ KNOWN = {
     "EuroSAT": ("RGB", 64, 64, 10, 27_000),
     "FakeData": None,
 }
+# Numbers of samples of their other parts, by what the constructor stores of its arguments.
+PARTS = {
+    "CIFAR10": {False: 10_000},
+    "CIFAR100": {False: 10_000},
+    "MNIST": {False: 10_000},
+    "FashionMNIST": {False: 10_000},
+    "KMNIST": {False: 10_000},
+    "QMNIST": {"test": 60_000, "test10k": 10_000, "test50k": 50_000, "nist": 402_953},
+    "EMNIST": {
+        ("byclass", True): 697_932,
+        ("byclass", False): 116_323,
+        ("bymerge", True): 697_932,
+        ("bymerge", False): 116_323,
+        ("balanced", True): 112_800,
+        ("balanced", False): 18_800,
+        ("letters", True): 124_800,
+        ("letters", False): 20_800,
+        ("digits", True): 240_000,
+        ("digits", False): 40_000,
+        ("mnist", False): 10_000,
+    },
+    "SVHN": {"test": 26_032, "extra": 531_131},
+    "STL10": {"test": 8_000, "unlabeled": 100_000, "train+unlabeled": 105_000},
+    "ImageNet": {"val": 50_000},
+    "Food101": {"test": 25_250},
+    "OxfordIIITPet": {"test": 3_669},
+    "Flowers102": {"test": 6_149},
+}
+# Names of folders that have ImageNet's images for validation.
+VALIDATION = ("val", "valid", "validation", "test")
+
+
+def usual_length(name, dataset):
+    """Return the number of samples of the part of a known data set that its constructor was asked for."""
+    own = vars(dataset)
+    if name in ("ImageFolder", "DatasetFolder"):
+        folders = os.fspath(own.get("root") or "").lower().split(os.sep)
+        return PARTS["ImageNet"]["val"] if any(each in VALIDATION for each in folders) else KNOWN[name][4]
+    part = own.get("what", own.get("split", own.get("_split")))
+    if name == "EMNIST":
+        part = (part, own.get("train", True))
+    elif part is None:
+        part = own.get("train", not own.get("test_mode", False))
+    try:
+        return PARTS.get(name, {}).get(part, KNOWN[name][4])
+    except TypeError:
+        # A subclass may have stored anything under these names.
+        return KNOWN[name][4]
 
 
 # Side of the crops that scripts train on where photographs differ in size.
@@ -75,13 +124,13 @@ def contents(torch, name, length, classes):
     return {"targets": labels}
 
 
-def samples(name, length=None):
+def samples(name, length):
     """Return the samples of a data set as a list, all with the same image."""
     import numpy
 
-    mode, width, height, classes, usual = KNOWN[name]
+    mode, width, height, classes, _ = KNOWN[name]
     image = numpy.array(picture(mode, width, height))
-    return [{"img": image, "gt_label": number % classes} for number in range(length or usual)]
+    return [{"img": image, "gt_label": number % classes} for number in range(length)]
 
 
 class Cycle:

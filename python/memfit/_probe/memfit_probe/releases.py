@@ -18,7 +18,11 @@ def lacking(exception):
     """Return what an exception says that an installed package does not have, or None."""
     if isinstance(exception, AttributeError):
         subject, name = getattr(exception, "obj", None), getattr(exception, "name", None)
-        if subject is None or not name or not _is_of_its_class(subject, name, exception):
+        if subject is None or not name:
+            return None
+        if _is_of_generation(subject, name):
+            return _told("transformers", name, argument=False)
+        if not _is_of_its_class(subject, name, exception):
             return None
         return _told(root_of(subject), name, argument=False)
     if type(exception) is TypeError and str(exception).startswith(NO_CONSTRUCTOR):
@@ -40,6 +44,20 @@ def _is_of_its_class(subject, name, exception):
     ):
         return False
     return any(f".{name}(" in line for line in lines_of(exception))
+
+
+def _is_of_generation(subject, name):
+    """Return `True` for a parameter of generation that a model's configuration had in earlier releases."""
+    configurations = vars(sys.modules.get("transformers.configuration_utils", types)).values()
+    generation = sys.modules.get("transformers.generation.configuration_utils")
+    kind = getattr(generation, "GenerationConfig", None)
+    if kind is None or not any(isinstance(subject, each) for each in configurations if _is_base(each)):
+        return False
+    return name in vars(kind())
+
+
+def _is_base(kind):
+    return isinstance(kind, type) and kind.__name__ in ("PretrainedConfig", "PreTrainedConfig")
 
 
 def lines_of(exception):

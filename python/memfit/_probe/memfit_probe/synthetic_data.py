@@ -2,17 +2,20 @@
 torchvision data sets, by images of their size. The script's own transforms run on these images.
 """
 
-from urllib.error import URLError
-
-from . import imports, timm_data, unset
+from . import imports, metrics, mmpretrain_data, network, timm_data, unset
 from .described import Described
-from .known_datasets import KNOWN, as_stated, contents, picture, samples
-from .lacking_data import GRAPH_LIBRARIES, is_absent, is_own, root
+from .known_datasets import KNOWN, as_stated, contents, picture, usual_length
+from .lacking_data import (
+    ABSENT,
+    GRAPH_LIBRARIES,
+    is_absent,
+    is_network_error,
+    is_own,
+    is_plain,
+    root,
+)
 from .wrapping import alike
 
-# Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
-# another package.
-ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
 # Words of PyTorch's errors about types of elements.
 OF_TYPES = ("dtype", "scalar type", "Input type (")
 # Attributes of torchvision's data sets that depend on the samples.
@@ -60,8 +63,8 @@ class SyntheticData:
             self._watch_loaders(data.DataLoader)
         imports.after("torchvision.datasets", self._arm_torchvision)
         imports.after("datasets", self._arm_datasets)
-        for name in ("cifar", "mnist"):
-            imports.after(f"mmpretrain.datasets.{name}", self._arm_mmpretrain)
+        metrics.arm(imports, self)
+        mmpretrain_data.arm(imports, self)
         timm_data.arm(imports, self)
         return self
 
@@ -99,12 +102,21 @@ class SyntheticData:
                 setattr(cls, method, forwarding(cls, method))
 
     def _watch_loaders(self, loader):
-        """Fill data sets of the script's own that found no files when they are given to a loader."""
+        """Fill data sets of the script's own that found no files when they are given to a loader, and
+        wrap the classes of those that extend none of torch's.
+        """
         original, synthetic = loader.__init__, self
 
         @alike(original)
         def init(self, dataset, *args, **kwargs):
-            if is_own(type(dataset)) and type(dataset) in synthetic.wrapped and synthetic.is_empty(dataset):
+            for each in parts(dataset):
+                for cls in filter(is_plain, type(each).__mro__):
+                    synthetic._wrap(cls, synthetic._sample)
+            if (
+                (is_own(type(dataset)) or is_plain(type(dataset)))
+                and type(dataset) in synthetic.wrapped
+                and synthetic.is_empty(dataset)
+            ):
                 synthetic.replaced(dataset, synthetic._sample, (), {}, None)
             original(self, dataset, *args, **kwargs)
 
@@ -275,11 +287,12 @@ class SyntheticData:
         return (self.extends(type(dataset)) or type(dataset)).__name__
 
     def replaced(self, dataset, sample, args, kwargs, error):
+        network.forget()
         name = self.name(dataset)
         known = KNOWN.get(name)
         # A constructor of the script's own may have left anything unset.
         used = self.used or known is None
-        dataset._memfit_length = self.length or (known[4] if known else DEFAULT_SAMPLES)
+        dataset._memfit_length = self.length or (usual_length(name, dataset) if known else DEFAULT_SAMPLES)
         stated = self.samples.classes
         classes = stated or (known[3] if known else None)
         if classes is not None and classes <= MAX_CLASSES:
@@ -352,32 +365,6 @@ class SyntheticData:
             target = dataset.target_transform(target)
         return image, target
 
-    # mmpretrain's classes of the same names, whose transforms run on a list of samples
-
-    def _arm_mmpretrain(self, module):
-        def wrap(original):
-            @alike(original)
-            def load_data_list(dataset):
-                try:
-                    return original(dataset)
-                except (*ABSENT, OSError) as error:
-                    name = next(cls.__name__ for cls in type(dataset).__mro__ if cls.__name__ in KNOWN)
-                    if not isinstance(error, ABSENT) and not is_network_error(error):
-                        raise
-                    made = samples(name, self.length)
-                    self.used = True
-                    self.note(
-                        f"the files of `{name}` are missing ({type(error).__name__}); replaced by {len(made)} "
-                        "samples of its usual size"
-                    )
-                    return made
-
-            return load_data_list
-
-        for cls in [cls for name, cls in vars(module).items() if name in KNOWN]:
-            if "load_data_list" in vars(cls):
-                cls.load_data_list = wrap(cls.load_data_list)
-
     # Hugging Face's datasets
 
     def _arm_datasets(self, module):
@@ -397,6 +384,7 @@ class SyntheticData:
                         "`--synthetic-data='text:str,label:int64<2'`"
                     )
                     raise
+                network.forget()
                 rows, synthetic.used = synthetic.length or DEFAULT_SAMPLES, True
                 synthetic.note(
                     f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "
@@ -424,9 +412,14 @@ class SyntheticData:
         return self.samples.sample(index)
 
 
-def is_network_error(error):
-    """Return `True` for a network library's own subclass of `OSError`, as in `requests` and `aiohttp`."""
-    return isinstance(error, OSError) and type(error).__module__ != "builtins"
+def parts(dataset):
+    """Yield a data set, and those that torch's classes made it from."""
+    yield dataset
+    if root(type(dataset)) == "torch":
+        made_from = (getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ()))
+        for part in made_from:
+            if part is not None:
+                yield from parts(part)
 
 
 def keep(dataset, **attributes):

@@ -12,7 +12,7 @@ import os
 import struct
 import zipfile
 
-from . import channel, fetched, imports, opened
+from . import channel, fetched, imports, network, opened
 from .missing_weights import Missing, accepting, completing
 from .wrapping import alike
 
@@ -62,11 +62,13 @@ class SyntheticWeights:
         imports.after("transformers.modeling_utils", self._arm_transformers)
         imports.after("transformers.models.auto.configuration_auto", arm_configurations)
         imports.after("timm.models._builder", self._arm_timm)
+        imports.after("segmentation_models_pytorch.encoders", self._arm_encoders)
         imports.after("diffusers.models.modeling_utils", self._arm_diffusers)
         imports.after("torchtune.training.checkpointing._utils", arm_torchtune_paths)
         imports.after("torchtune.training.checkpointing._checkpointer", self._arm_torchtune)
 
     def _note(self, what):
+        network.forget()
         self.session.remark("synthetic-weights", what=what)
 
     # Checkpoints of PyTorch
@@ -133,6 +135,25 @@ class SyntheticWeights:
                 note("a pretrained model of timm keeps its initial weights")
 
             module.load_pretrained = load_pretrained
+
+    # segmentation_models_pytorch
+
+    def _arm_encoders(self, module):
+        original, note = getattr(module, "get_encoder", None), self._note
+        if original is None:
+            return
+
+        @alike(original)
+        def get_encoder(name, in_channels=3, depth=5, weights=None, *args, **kwargs):
+            try:
+                return original(name, in_channels, depth, weights, *args, **kwargs)
+            except (OSError, RuntimeError) as error:
+                if weights is None or not (isinstance(error, OSError) or fetched.is_unreached(error)):
+                    raise
+                note(f"the weights `{weights}` of the encoder `{name}` were not downloaded: it keeps its own")
+                return original(name, in_channels, depth, None, *args, **kwargs)
+
+        module.get_encoder = get_encoder
 
     # torchtune
 

@@ -372,6 +372,26 @@ fn truth_tests_of_the_unknown_are_answered() {
 }
 
 #[test]
+fn truths_of_rows_are_a_mask_that_is_counted_by_its_bound() {
+    let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[(4, &[1, 3])], 2));
+    for (kernel, truth, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::AnyFalse)] {
+        let memory = memory();
+        launch(&memory, kernel, &[reduction_argument(1, 3, 4, &along, &across)], 1);
+        let mut read = [7; 4];
+        assert_eq!(memory.read(OUT, &mut read).answers, [rule]);
+        assert_eq!(read, [truth; 4], "as the host reads it");
+        let count = [addresses(&[OUT, 0]), addresses(&[Y]), longs(&[4]), vec![0], bytes(&[0]), vec![0]];
+        launch(&memory, COUNT_BOOL, &count, 1);
+        assert_eq!(known_contents(&memory, Y, 4), Some((bytes(&[4]), Some(Assumption::Nonzero))));
+        // Rows that are known are computed.
+        know(&memory, X, &[1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
+        launch(&memory, kernel, &[reduction_argument(1, 3, 4, &along, &across)], 1);
+        let rows = if truth == 1 { vec![0, 1, 0, 1] } else { vec![1, 1, 0, 1] };
+        assert_eq!(known_contents(&memory, OUT, 4), Some((rows, None)));
+    }
+}
+
+#[test]
 fn a_count_is_exact_where_the_mask_is_known_and_else_the_most_it_can_be() {
     let memory = memory();
     let arguments =
