@@ -105,6 +105,8 @@ struct Frame<'a> {
     outer: Option<Arc<FxHashMap<&'a str, Binding>>>,
     /// Names on which `backward()` is called.
     differentiated: FxHashSet<&'a str>,
+    /// Names of iterables that wrap others, and what they are: `bar` of `bar = tqdm(enumerate(loader))`.
+    iterables: FxHashMap<&'a str, &'a Expr>,
 }
 
 pub(crate) struct Walker<'a> {
@@ -233,6 +235,7 @@ impl Frame<'_> {
             globals: FxHashSet::default(),
             outer: None,
             differentiated: FxHashSet::default(),
+            iterables: FxHashMap::default(),
         }
     }
 }

@@ -71,7 +71,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
     }
     let facts = context.facts;
-    for store in &facts.stores {
+    for store in facts.kept() {
         let into = store.kind == StoreKind::Append
             || store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
@@ -120,7 +120,7 @@ fn is_copy(context: &Context<'_>, store: &Store) -> bool {
         call.is("copy.deepcopy")
             && call.site.function == store.site.function
             && call.site.looped == store.site.looped
-            && facts.bound_to(call.span) == Some(name)
+            && (facts.bound_to(call.span) == Some(name) || call.span == store.value_span)
     })
 }
 

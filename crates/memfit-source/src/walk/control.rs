@@ -1,10 +1,10 @@
 //! Loops, branches, contexts and exceptions.
 
-use ruff_python_ast::{ExceptHandler, Expr, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith};
+use ruff_python_ast::{ExceptHandler, Expr, Stmt, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith};
 
 use super::bindings::collect_names;
 use super::env::{mark, merge, take};
-use super::statement::leaves;
+use super::statement::{assignment, leaves};
 use super::{Walker, span, turns_off};
 use crate::facts::{CounterBinding, Handler, HandlerId, IterableKind, Loop, LoopId, TryId, With};
 use crate::facts::{Grad, Kind, Value};
@@ -60,6 +60,10 @@ impl<'a> Walker<'a> {
             Expr::NumberLiteral(_) => true,
             _ => false,
         };
+        if endless && let Some((target, iterator)) = taken_with_next(&node.body) {
+            self.loop_with_next(node, target, iterator);
+            return;
+        }
         let site = self.site();
         let made = Loop {
             span: span(node),
@@ -82,6 +86,52 @@ impl<'a> Walker<'a> {
             walker.body(&node.body);
         });
         self.body(&node.orelse);
+    }
+
+    /// `while True:` with `batch = next(batches)` until there are none: a loop over what `batches` iterates.
+    fn loop_with_next(&mut self, node: &'a StmtWhile, target: &'a Expr, iterator: &'a Expr) {
+        let iterated = self.eval(iterator);
+        let (over, element, _) = self.iteration(iterator, &iterated);
+        let mut targets = Vec::new();
+        collect_names(target, &mut targets);
+        let site = self.site();
+        let made = Loop {
+            span: span(node),
+            header: Span::new(span(node).start, span(&*node.test).end),
+            parent: self.frame.looped,
+            function: self.frame.function,
+            is_while: false,
+            iterable_kind: over,
+            iterable: span(iterator),
+            targets: targets.iter().map(|name| (*name).to_owned()).collect(),
+            index: None,
+            assigned: Vec::new(),
+            emptied: Vec::new(),
+            site,
+            end: 0,
+        };
+        let id = self.enter_loop(span(node).start, made);
+        self.walk_iterations(id, |walker| {
+            walker.assign_target(target, &element, id);
+            walker.body(&node.body[1..]);
+        });
+        self.body(&node.orelse);
+    }
+
+    /// Remembers what a name iterates: `bar = tqdm(enumerate(loader))`.
+    pub(super) fn keep_iterable(&mut self, name: &'a str, source: Option<&'a Expr>) {
+        let wraps = |call: &ruff_python_ast::ExprCall| {
+            let last = match &*call.func {
+                Expr::Name(name) => name.id.as_str(),
+                Expr::Attribute(attribute) => attribute.attr.id.as_str(),
+                _ => return false,
+            };
+            ["enumerate", "iter", "tqdm", "track", "trange", "zip"].contains(&last)
+        };
+        match source {
+            Some(source @ Expr::Call(call)) if wraps(call) => self.frame.iterables.insert(name, source),
+            _ => self.frame.iterables.remove(name),
+        };
     }
 
     fn enter_loop(&mut self, at: u32, made: Loop) -> LoopId {
@@ -229,6 +279,9 @@ impl<'a> Walker<'a> {
                     Value::unknown()
                 };
                 self.assign(target, entered, None, span(&**target));
+                if let Expr::Name(name) = &**target {
+                    self.keep_iterable(name.id.as_str(), Some(expression));
+                }
             }
         }
         self.body(&node.body);
@@ -303,6 +356,24 @@ impl<'a> Walker<'a> {
         }
         self.body(&node.body);
         self.frame.handler = outside;
+    }
+}
+
+/// Target and iterator of `batch = next(batches)`, if a body begins with it, and ends the loop when there is no
+/// other.
+fn taken_with_next(body: &[Stmt]) -> Option<(&Expr, &Expr)> {
+    let [Stmt::Try(first), ..] = body else { return None };
+    let [only] = first.body.as_slice() else { return None };
+    let ([target], Expr::Call(call)) = assignment(only)? else { return None };
+    let [ExceptHandler::ExceptHandler(handler)] = first.handlers.as_slice() else { return None };
+    let ends = matches!(handler.type_.as_deref(), Some(Expr::Name(name)) if name.id.as_str() == "StopIteration")
+        && matches!(handler.body.last(), Some(Stmt::Break(_)));
+    let is_next = matches!(&*call.func, Expr::Name(name) if name.id.as_str() == "next");
+    match &*call.arguments.args {
+        [iterator] if ends && is_next && first.orelse.is_empty() && first.finalbody.is_empty() => {
+            Some((target, iterator))
+        }
+        _ => None,
     }
 }
 

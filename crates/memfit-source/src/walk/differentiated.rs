@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use super::Walker;
 use super::definitions::dotted;
 use super::env::Binding;
-use super::statement::literal;
+use super::statement::{assignment, literal};
 use crate::facts::{CounterBinding, Flags, Grad, GraphState, Kind, Value, Weights};
 
 /// Names on which a function or module calls `backward()`.
@@ -55,12 +55,11 @@ struct Losses<'a> {
 impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
     fn visit_stmt(&mut self, statement: &'a Stmt) {
         // Functions have frames of their own.
-        if let Stmt::Assign(node) = statement
-            && let [target] = node.targets.as_slice()
-            && matches!(&*node.value, Expr::BinOp(_) | Expr::Name(_))
+        if let Some(([target], value)) = assignment(statement)
+            && matches!(value, Expr::BinOp(_) | Expr::Name(_))
             && let Some(name) = dotted(target, self.text)
         {
-            self.sums.push((name, &node.value));
+            self.sums.push((name, value));
         }
         // `batch_loss += loss`
         if let Stmt::AugAssign(node) = statement
@@ -71,9 +70,8 @@ impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
             self.sums.push((name, &node.value));
         }
         // `loss = sum(losses.values())`
-        if let Stmt::Assign(node) = statement
-            && let [target] = node.targets.as_slice()
-            && let Some(values) = self.summed_values(&node.value)
+        if let Some(([target], value)) = assignment(statement)
+            && let Some(values) = self.summed_values(value)
             && let Some(name) = dotted(target, self.text)
         {
             self.dictionaries.push((name, values));
@@ -220,7 +218,9 @@ impl<'a> Walker<'a> {
         }
         // One of the results of a model or a criterion has their graph.
         let is_result = matches!(owner.kind, Kind::Tensor) && owner.graph.is_known();
-        let mut value = if is_result {
+        let mut value = if let Some(item) = self.named_item(node, owner) {
+            item
+        } else if is_result {
             Value::tensor(owner.graph.clone()).with_device(owner.device)
         } else {
             Value::unknown()
@@ -230,6 +230,12 @@ impl<'a> Walker<'a> {
         let how = CounterBinding::Elsewhere;
         self.frame.env.set(name, Binding { value: value.clone(), looped, outer: looped, how });
         Some(value)
+    }
+
+    /// Value of `losses["total"]`, if `losses` is a dictionary of which this item is known.
+    fn named_item(&self, node: &ExprSubscript, owner: &Value) -> Option<Value> {
+        let Expr::StringLiteral(key) = &*node.slice else { return None };
+        owner.named.as_ref()?.get(key.value.to_str()).cloned()
     }
 
     /// Gives the results from which a differentiated loss is taken, as in `loss = results["loss"]`, the

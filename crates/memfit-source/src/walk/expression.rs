@@ -408,6 +408,12 @@ impl<'a> Walker<'a> {
         expression: &'a Expr,
         value: &Value,
     ) -> (IterableKind, Value, Option<Option<i64>>) {
+        if let Expr::Name(name) = expression
+            && let Some(source) = self.frame.iterables.get(name.id.as_str()).copied()
+        {
+            let inner = self.evaluate_silently(source);
+            return self.iteration(source, &inner);
+        }
         if let Expr::Call(call) = expression {
             let path = self.interned_name(&call.func).unwrap_or_default();
             let last = path.rsplit('.').next().unwrap_or(&path);

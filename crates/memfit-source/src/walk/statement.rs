@@ -297,6 +297,7 @@ impl<'a> Walker<'a> {
                             || self.store_helper_sum(name, source, &value, whole)
                     });
                 let began = self.origin_of(name).filter(|_| sums);
+                self.keep_iterable(name, source);
                 self.bind(name, value, how);
                 self.keep_origin(name, began);
                 if let Some(source) = source {
@@ -489,6 +490,16 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// `v` of `x += [v]`, with its value: the same as that of `x.append(v)`.
+    fn added_element(&mut self, added: &'a Expr, value: Value) -> (&'a Expr, Value) {
+        let Expr::List(list) = added else { return (added, value) };
+        let [element] = list.elts.as_slice() else { return (added, value) };
+        if matches!(element, Expr::Starred(_)) {
+            return (added, value);
+        }
+        (element, self.evaluate_silently(element))
+    }
+
     fn walk_augmented(&mut self, node: &'a StmtAugAssign) {
         let value = self.eval(&node.value);
         let value = self.with_option_flags(node.op, &node.value, value);
@@ -504,14 +515,22 @@ impl<'a> Walker<'a> {
                 && let Some(name) = dotted(without_keys(&subscript.value), self.text)
                 && matches!(node.op, Operator::Add)
             {
-                self.store(StoreKind::Add, name, &value, span(&*node.value), span(node));
+                let (added, value) = self.added_element(&node.value, value);
+                let is_list = matches!(&*node.value, Expr::List(_));
+                let how = if is_list { StoreKind::Append } else { StoreKind::Add };
+                self.store(how, name, &value, span(added), span(node));
+                if is_list {
+                    self.store_parts(name, added, span(node));
+                }
             }
             return;
         };
         let (held, how) = self.lookup(name);
         if matches!(node.op, Operator::Add) {
             if matches!(held.kind, Kind::Container { .. }) {
-                self.store(StoreKind::Append, name, &value, span(&*node.value), span(node));
+                let (added, value) = self.added_element(&node.value, value);
+                self.store(StoreKind::Append, name, &value, span(added), span(node));
+                self.store_parts(name, added, span(node));
                 return;
             }
             self.store(StoreKind::Add, name, &value, span(&*node.value), span(node));
@@ -532,6 +551,15 @@ impl<'a> Walker<'a> {
             if adds.is_some() { how } else { CounterBinding::Assigned(self.frame.looped) },
         );
         self.keep_origin(name, Some(began));
+    }
+}
+
+/// Targets and value of an assignment, with or without an annotation.
+pub(super) fn assignment(statement: &Stmt) -> Option<(&[Expr], &Expr)> {
+    match statement {
+        Stmt::Assign(node) => Some((&node.targets, &node.value)),
+        Stmt::AnnAssign(node) => Some((std::slice::from_ref(&*node.target), node.value.as_deref()?)),
+        _ => None,
     }
 }
 
