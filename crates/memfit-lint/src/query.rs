@@ -176,6 +176,10 @@ pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
         return false;
     }
     let position = function.parameters.iter().position(|name| name == root);
+    // A training step that another file calls.
+    if is_step(facts, id) && facts.calls.iter().all(|call| call.function != Some(id)) {
+        return true;
+    }
     facts.calls.iter().filter(|call| call.function == Some(id)).any(|call| {
         let Some(looped) = call.site.looped else { return false };
         let given = match position {
@@ -186,14 +190,12 @@ pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
             }
         };
         // A name of the caller, which no iteration binds or empties.
+        let around = facts.looped(looped);
         words(given).next().is_some_and(|name| {
             name.len() == given.len()
-                && facts.enclosing(Some(looped)).all(|id| {
-                    let around = facts.looped(id);
-                    ![&around.assigned, &around.emptied, &around.targets]
-                        .iter()
-                        .any(|names| names.iter().any(|known| known == name))
-                })
+                && ![&around.assigned, &around.emptied, &around.targets]
+                    .iter()
+                    .any(|names| names.iter().any(|known| known == name))
         })
     })
 }
@@ -238,6 +240,24 @@ pub(crate) fn catches_all(handler: &Handler) -> bool {
             .types
             .iter()
             .any(|name| ["RuntimeError", "Exception", "BaseException"].contains(&name.as_str()))
+}
+
+/// Returns `true` if a site is in a branch that not all iterations of a loop take. After a test of the batch
+/// that leaves it out, such as `if x is None: continue`, all others take the rest.
+pub(crate) fn is_guarded(facts: &Facts, site: &Site, looped: LoopId) -> bool {
+    let leaves_out = |guard: &memfit_source::Guard| {
+        let test = facts.slice(guard.test);
+        let targets = &facts.looped(looped).targets;
+        guard.is_rest
+            && guard.what.counted.is_none()
+            && !test.contains(" in ")
+            && words(test).any(|word| targets.iter().any(|target| target == word))
+            && facts.looped(looped).index.as_ref().is_none_or(|(index, _)| !words(test).any(|word| word == index))
+    };
+    facts
+        .guards_of(site.guard)
+        .map(|id| facts.guard(id))
+        .any(|guard| guard.looped == Some(looped) && !leaves_out(guard))
 }
 
 /// Returns `true` if a loop iterates over batches or trains, rather than over epochs.
@@ -396,7 +416,11 @@ const JOINS: &[&str] = &["torch.cat", "torch.stack", "torch.concat", "torch.vsta
 pub(crate) fn joins<'a>(facts: &'a Facts, container: &'a str) -> impl Iterator<Item = &'a Call> {
     facts.calls.iter().filter(move |call| {
         call.path.as_deref().is_some_and(|path| JOINS.contains(&path))
-            && call.arguments.first().is_some_and(|first| facts.slice(first.value_span) == container)
+            && call.arguments.first().is_some_and(|first| {
+                // `torch.stack(history["losses"])`
+                let rest = facts.slice(first.value_span).strip_prefix(container);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+            })
     })
 }
 

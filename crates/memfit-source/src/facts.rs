@@ -26,6 +26,8 @@ pub use weights::{Model, Overlap, Weights};
 
 mod query;
 
+pub use query::assigned_text;
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*

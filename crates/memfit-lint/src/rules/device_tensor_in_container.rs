@@ -39,7 +39,7 @@ use memfit_source::{
 
 use crate::data::is_over_data;
 use crate::query::{
-    grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor, words,
+    grows, has_constant_key, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor, words,
 };
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -56,7 +56,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     of_steps(context, findings);
     of_returned(context, findings);
     of_trainers(context, findings);
-    let adds = |store: &&Store| matches!(store.kind, StoreKind::Append | StoreKind::Join);
+    let adds = |store: &&Store| {
+        matches!(store.kind, StoreKind::Append | StoreKind::Join)
+            || store.kind == StoreKind::Item
+                && matches!(store.target_value.kind, Kind::Container { .. })
+                && !has_constant_key(context, store)
+    };
     for store in facts.stores.iter().filter(adds).chain(&facts.stored_parts) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();

@@ -40,7 +40,8 @@
 use memfit_source::{Backward, Flags, Grad, GraphState, Kind, Op, OpKind, Store, StoreKind, Value};
 
 use crate::query::{
-    backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins, words,
+    backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins, repeats,
+    words,
 };
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -321,6 +322,14 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// of the one before.
 fn of_parameters(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| averages_parameter(context, store)) {
+        findings
+            .report(
+                store.span,
+                format!("`{}` averages parameters with their graph: each average keeps the one before, and a copy of the weights in every iteration", store.target),
+            )
+            .help("use `parameter.detach()`, or update under `torch.no_grad()`");
+    }
     for store in facts.stores.iter().filter(|store| store.kind == StoreKind::GiveSum) {
         let Kind::Tuple(parts) = &store.value.kind else { continue };
         // `detach()`, `data` and `no_grad` leave none.
@@ -335,6 +344,25 @@ fn of_parameters(context: &Context<'_>, findings: &mut Findings<'_>) {
             )
             .help("pass `parameter.detach()`, or update under `torch.no_grad()`");
     }
+}
+
+/// Returns `true` for `average[name] = decay * average[name] + (1 - decay) * p`, where a loop over parameters
+/// binds `p`, and another loop, or a training step, repeats that.
+fn averages_parameter(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let Some(looped) = store.site.looped.map(|id| facts.looped(id)) else { return false };
+    let over = context.slice(looped.iterable);
+    let value = context.slice(store.value_span);
+    let is_item = context.slice(store.span).strip_prefix(store.target.as_str()).is_some_and(|rest| rest.starts_with('['));
+    let of_parameter = over.contains("parameters()")
+        && looped.targets.iter().any(|target| words(value).any(|word| word == target));
+    store.kind == StoreKind::Add
+        && is_item
+        && of_parameter
+        && store.site.grad == Grad::On
+        && !store.value.graph.is_none()
+        && repeats(facts, &looped.site)
+        && !context.may_be_without_grad(store.site.function)
 }
 
 #[cfg(test)]

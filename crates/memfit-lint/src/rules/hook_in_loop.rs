@@ -31,7 +31,7 @@
 
 use memfit_source::{Call, FunctionId, LoopId};
 
-use crate::query::{is_batch_loop, words};
+use crate::query::{is_batch_loop, is_guarded, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -76,7 +76,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn batch_loop(context: &Context<'_>, call: &Call, of: Option<&str>) -> Option<LoopId> {
     let facts = context.facts;
     let looped = facts.enclosing(call.site.looped).find(|id| is_batch_loop(facts, *id))?;
-    let guarded = facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped));
+    let guarded = is_guarded(facts, &call.site, looped);
     let around = facts.looped(looped);
     let made = of.and_then(|text| words(text).next()).is_some_and(|root| {
         facts.enclosing(call.site.looped).any(|id| {

@@ -51,6 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     of_meters(context, findings);
     of_steps(context, findings);
     of_methods(context, findings);
+    of_helpers(context, findings);
     for store in &facts.stores {
         if !matches!(store.graph, GraphState::Freed | GraphState::Kept) {
             continue;
@@ -261,6 +262,44 @@ fn of_methods(context: &Context<'_>, findings: &mut Findings<'_>) {
                     format!("`{}` keeps the graph of every call's loss: nothing empties it", store.target),
                 )
                 .help(format!("store `{text}.item()`"));
+        }
+    }
+}
+
+/// Finds losses that a function, which computes a loss for its caller to train on, also adds to what it is
+/// given: `metrics["loss"] += loss`.
+fn of_helpers(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let adds = |store: &&Store| matches!(store.kind, StoreKind::Add | StoreKind::Append);
+    for store in facts.stores.iter().filter(adds) {
+        let id = store.site.function;
+        let function = facts.function(id);
+        let text = context.slice(store.value_span);
+        let is_returned = || {
+            function.returned_parts().map(|part| context.slice(part.span)).any(|returned| {
+                is_name(returned) && has_word(text, returned)
+            })
+        };
+        let trains = || {
+            facts.calls.iter().filter(|call| call.function == Some(id)).any(|call| {
+                call.site.looped.is_some_and(|looped| facts.trains(looped))
+            })
+        };
+        if !store.value.graph.is_none()
+            && matches!(store.graph, GraphState::Unknown | GraphState::Live)
+            && store.site.grad != Grad::Off
+            && is_returned()
+            && grows_by_calls(context, store)
+            && trains()
+            && !context.may_be_without_grad(id)
+        {
+            let verb = if store.kind == StoreKind::Add { "sums" } else { "keeps" };
+            findings
+                .report(
+                    store.value_span,
+                    format!("`{}` {verb} the losses of all calls, with their graph nodes", store.target),
+                )
+                .help(format!("use a number: `{text}.item()`"));
         }
     }
 }

@@ -18,7 +18,6 @@ const PARAMETERS: &[(&str, &[&str])] = &[
     ("Linear", &["in_features", "out_features"]),
     ("SGD", &["params", "lr"]),
     ("autocast", &["device_type", "dtype"]),
-    ("backward", &["gradient", "retain_graph", "create_graph"]),
     ("binary_cross_entropy_with_logits", &["input", "target"]),
     ("cat", &["tensors", "dim"]),
     ("clip_grad_norm_", &["parameters", "max_norm"]),
@@ -40,7 +39,6 @@ const PARAMETERS: &[(&str, &[&str])] = &[
     ("set_grad_enabled", &["mode"]),
     ("softmax", &["input", "dim"]),
     ("stack", &["tensors", "dim"]),
-    ("step", &["optimizer"]),
     ("unscale_", &["optimizer"]),
     ("zero_grad", &["set_to_none"]),
 ];
@@ -56,7 +54,7 @@ pub(crate) fn by_keyword(program: &Program) -> Option<String> {
             _ => continue,
         };
         let Some((_, parameters)) = PARAMETERS.iter().find(|(known, _)| *known == name) else { continue };
-        // `x.softmax(1)` has no `input`; `step` has an argument only as a scaler's method.
+        // `x.softmax(1)` has no `input`.
         let parameters = match (name, is_method) {
             ("softmax" | "log_softmax", true) => &parameters[1..],
             _ => parameters,

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use ruff_python_ast::{Expr, Stmt};
 
 use crate::source::{
-    Edits, Names, Program, blocks, bound, bound_inside, expressions, indented, known, occurrences, read, span,
-    statements,
+    Edits, Names, Program, blocks, bound, bound_inside, expressions, free, indented, known, occurrences, read, span,
+    statements, targets,
 };
 
 fn is_definition(stmt: &Stmt) -> bool {
@@ -38,13 +38,18 @@ pub(crate) fn into_main(program: &Program) -> Option<String> {
         let more: Names = program
             .body()
             .iter()
-            .filter(|stmt| is_definition(stmt) && !read(std::slice::from_ref(stmt)).is_disjoint(&moved))
+            .filter(|stmt| is_definition(stmt) && !free(stmt).is_disjoint(&moved))
             .flat_map(|stmt| bound(std::slice::from_ref(stmt)))
             .collect();
         if more.is_subset(&moved) {
             break;
         }
         moved.extend(more);
+    }
+    // Classes are hardly ever in a function.
+    let is_class = |stmt: &&Stmt| matches!(stmt, Stmt::ClassDef(class) if moved.contains(class.name.as_str()));
+    if program.body().iter().any(|stmt| is_class(&stmt)) {
+        return None;
     }
     let (mut stays, mut goes) = (String::new(), String::new());
     for (stmt, text) in program.segments() {
@@ -61,7 +66,7 @@ pub(crate) fn into_class(program: &Program) -> Option<String> {
     let moved = bound_by_actions(program);
     let definitions: Vec<Stmt> = program.body().iter().filter(|stmt| is_definition(stmt)).cloned().collect();
     let acts: Vec<Stmt> = actions(program).into_iter().cloned().collect();
-    if !program.has_plain_lines() || !read(&definitions).is_disjoint(&moved) {
+    if !program.has_plain_lines() || definitions.iter().any(|stmt| !free(stmt).is_disjoint(&moved)) {
         return None;
     }
     let first = acts
@@ -175,7 +180,7 @@ fn out_of_loop(program: &Program, with_step: bool) -> Option<String> {
                 .into_iter()
                 .filter(|name| !own.contains(name) && !known.contains(name) && !inside.contains(name))
                 .collect();
-            if updates_a_parameter(prefix) {
+            if updates_a_parameter(prefix) || reads_before_binding(prefix, &own) {
                 return None;
             }
             let host = match scope.function {
@@ -225,5 +230,27 @@ fn updates_a_parameter(body: &[Stmt]) -> bool {
             false
         }
         _ => false,
+    })
+}
+
+/// Returns `true` if statements read a name of their own before they bind it: in a function, it would be
+/// unbound.
+fn reads_before_binding(body: &[Stmt], own: &Names) -> bool {
+    let mut done = Names::new();
+    statements(body).into_iter().any(|stmt| {
+        let this = std::slice::from_ref(stmt);
+        match stmt {
+            Stmt::For(_) | Stmt::With(_) | Stmt::If(_) | Stmt::While(_) | Stmt::Try(_) => {
+                if let Stmt::For(node) = stmt {
+                    done.append(&mut targets(&node.target));
+                }
+                false
+            }
+            _ => {
+                let early = read(this).iter().any(|name| own.contains(name) && !done.contains(name));
+                done.append(&mut bound(this));
+                early
+            }
+        }
     })
 }

@@ -239,6 +239,22 @@ pub(crate) fn read(body: &[Stmt]) -> Names {
     names(body, |expr| matches!(expr, Expr::Name(name) if name.ctx.is_load()))
 }
 
+/// Names that a definition takes from around it.
+pub(crate) fn free(definition: &Stmt) -> Names {
+    let own = |body: &[Stmt]| -> Names { body.iter().flat_map(free).collect() };
+    match definition {
+        Stmt::FunctionDef(def) => {
+            let mut inside: Names = own(&def.body);
+            for name in bound(&def.body).into_iter().chain(bound_inside(std::slice::from_ref(definition))) {
+                inside.remove(&name);
+            }
+            inside
+        }
+        Stmt::ClassDef(class) => own(&class.body),
+        other => read(std::slice::from_ref(other)),
+    }
+}
+
 /// Names written in statements, without those in functions that they define, and with definitions and imports.
 pub(crate) fn bound(body: &[Stmt]) -> Names {
     struct Bound(Names);

@@ -19,7 +19,13 @@ pub(crate) fn with_temporaries(program: &Program) -> Option<String> {
                 let name = format!("tmp_{free}");
                 let mut edits = Edits::default();
                 edits.insert(span(stmt).start, format!("{name} = {}\n{indent}", program.of(lifted)));
-                edits.replace_node(lifted, name);
+                let place = span(lifted);
+                let (before, after) = (&program.text[..place.start], &program.text[place.end..]);
+                if before.ends_with('(') && after.starts_with(").") && !before[..before.len() - 1].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ')') {
+                    edits.replace(place.start - 1..place.end + 1, name);
+                } else {
+                    edits.replace_node(lifted, name);
+                }
                 return edits.apply(&program.text);
             }
         }
@@ -289,6 +295,10 @@ pub(crate) fn in_tuples(program: &Program) -> Option<String> {
         if attribute.attr.as_str() == "append" && !matches!(value, Expr::Dict(_) | Expr::Starred(_)) {
             edits.replace_node(value, format!("(time.time(), {})", program.of(value)));
         }
+    }
+    // What is joined has to stay as it is.
+    if ["cat(", "stack(", "tensor(", "sum("].iter().any(|way| program.text.contains(way)) {
+        return None;
     }
     edits.insert(0, "import time\n");
     edits.apply(&program.text).filter(|text| text.contains("(time.time(), "))

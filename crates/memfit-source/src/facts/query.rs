@@ -158,6 +158,16 @@ impl Facts {
     }
 }
 
+/// Value that a line assigns to a name, with or without an annotation, as it stands there.
+pub fn assigned_text<'t>(line: &'t str, name: &str) -> Option<&'t str> {
+    let rest = line.trim_start().strip_prefix(name)?.trim_start();
+    let value = match rest.strip_prefix(':') {
+        Some(annotated) => annotated.split_once('=')?.1,
+        None => rest.strip_prefix('=')?,
+    };
+    (!value.starts_with('=')).then(|| value.trim())
+}
+
 /// Target of an assignment without its annotation: `losses` of `losses: list[Tensor]`.
 fn without_annotation(target: &str) -> &str {
     let mut depth = 0_usize;
@@ -174,7 +184,20 @@ fn without_annotation(target: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::without_annotation;
+    use super::{assigned_text, without_annotation};
+
+    #[test]
+    fn value_of_an_assignment_is_found_with_and_without_annotation() {
+        for (line, value) in [
+            ("    losses = []", Some("[]")),
+            ("losses: list[float] = []", Some("[]")),
+            ("losses == []", None),
+            ("losses_of = []", None),
+            ("losses.append(x)", None),
+        ] {
+            assert_eq!(assigned_text(line, "losses"), value);
+        }
+    }
 
     #[test]
     fn annotations_are_no_part_of_a_target() {

@@ -126,7 +126,7 @@ impl<'a> Walker<'a> {
             return (binding.value.clone(), CounterBinding::Elsewhere);
         }
         if let Some(path) = self.definitions.imports.get(name) {
-            return (Value::from_kind(Kind::Path(path.clone())), CounterBinding::Elsewhere);
+            return (super::expression::imported_value(path.clone()), CounterBinding::Elsewhere);
         }
         if names::is_builtin(name) {
             return (Value::from_kind(Kind::Path(self.names.builtin(name))), CounterBinding::Elsewhere);

@@ -9,7 +9,7 @@ use super::Walker;
 use super::definitions::dotted;
 use super::env::Binding;
 use super::statement::{assignment, literal};
-use crate::facts::{CounterBinding, Flags, Grad, GraphState, Kind, Value, Weights};
+use crate::facts::{CounterBinding, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 
 /// Names on which a function or module calls `backward()`.
 pub(super) fn names<'a>(body: &'a [Stmt], text: &'a str) -> FxHashSet<&'a str> {
@@ -226,6 +226,7 @@ impl<'a> Walker<'a> {
             Value::unknown()
         };
         self.mark_differentiated(name, &mut value);
+        self.share_graph(&node.value, &value);
         let looped = self.frame.looped;
         let how = CounterBinding::Elsewhere;
         self.frame.env.set(name, Binding { value: value.clone(), looped, outer: looped, how });
@@ -259,6 +260,36 @@ impl<'a> Walker<'a> {
             binding.value.flags = binding.value.flags.union(Flags::SCALAR);
         }
         self.frame.env.set(whole, binding);
+    }
+
+    /// Gives results of which one item is differentiated, `results["loss"].backward()`, the graph of the item.
+    fn share_graph(&mut self, whole: &'a Expr, loss: &Value) {
+        let Some(whole) = dotted(whole, self.text) else { return };
+        let Some(binding) = self.frame.env.get(whole) else { return };
+        let is_result = matches!(binding.value.kind, Kind::Tensor | Kind::Unknown);
+        let (Some(own), true) = (loss.graph.own, is_result) else { return };
+        let mut binding = binding.clone();
+        binding.value.graph = binding.value.graph.union(&loss.graph).with_own(own);
+        binding.value.flags = binding.value.flags.union(Flags::SCALAR);
+        self.frame.env.set(whole, binding);
+    }
+
+    /// Takes the graph of a differentiated item from the results again: `results["loss"] =
+    /// results["loss"].detach()`.
+    pub(super) fn replace_differentiated(&mut self, node: &'a ExprSubscript, value: &Value) {
+        let item = self.slice(super::span(node));
+        if !is_item(node) || !self.frame.differentiated.contains(item) || !value.graph.is_none() {
+            return;
+        }
+        let Some(whole) = dotted(&node.value, self.text) else { return };
+        let Some(binding) = self.frame.env.get(whole).filter(|binding| binding.value.graph.own.is_some()) else {
+            return;
+        };
+        let mut binding = binding.clone();
+        binding.value.graph = Graph::unknown();
+        binding.value.flags = binding.value.flags.without(Flags::SCALAR);
+        self.frame.env.set(whole, binding);
+        self.frame.env.remove(item);
     }
 
     /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated, or one

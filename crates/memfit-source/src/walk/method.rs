@@ -155,6 +155,10 @@ impl<'a> Walker<'a> {
                 {
                     let (value, at) = (&argument.value, argument.value_span);
                     self.store(StoreKind::Append, target, value, at, call.span);
+                    self.grow_named(&attribute.value, &|list| {
+                        list.add_item(value);
+                        list.graph = list.graph.union(&value.graph);
+                    });
                     if let Some(display) = node.arguments.args.last().filter(|_| name == "append") {
                         self.store_parts(target, display, call.span);
                     }
@@ -164,6 +168,10 @@ impl<'a> Walker<'a> {
             "clear" | "pop" | "popleft" | "popitem" => {
                 let text = self.slice(receiver.span);
                 self.record_emptied(text);
+                // `history["losses"].clear()`
+                if let Some((container, _)) = text.split_once('[') {
+                    self.record_emptied(container);
+                }
                 Value { graph: receiver.value.graph.clone(), ..Value::from_kind(Kind::Unknown) }
             }
             "values" | "copy" => receiver.value.clone(),

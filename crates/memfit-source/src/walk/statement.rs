@@ -267,13 +267,7 @@ impl<'a> Walker<'a> {
         match target {
             Expr::Name(name) => {
                 let name = name.id.as_str();
-                // `h = h.detach()`, `h = tuple(part.detach() for part in h)`
-                let mut value = value;
-                if value.graph.is_none()
-                    && source.is_some_and(|source| mentions(self.slice(span(source)), name))
-                {
-                    value = value.with_flags(Flags::CUT_OFF);
-                }
+                let mut value = self.marked_cut_off(name, value, source);
                 if let Some(source) = source {
                     self.store_sum(name, source, whole);
                     self.record_update(name, source, &value);
@@ -323,6 +317,7 @@ impl<'a> Walker<'a> {
                 }
                 self.replace_head(target, &value);
                 if let Some(name) = dotted(target, self.text) {
+                    let value = self.marked_cut_off(name, value, source);
                     if let Some(source) = source {
                         self.store_sum(name, source, whole);
                         self.record_update(name, source, &value);
@@ -490,6 +485,16 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// Marks a value that is computed from the target's own, without its graph: `h = h.detach()`,
+    /// `self.h = tuple(part.detach() for part in self.h)`.
+    fn marked_cut_off(&self, name: &str, value: Value, source: Option<&Expr>) -> Value {
+        let own = |source: &Expr| {
+            let text = self.slice(span(source));
+            if name.contains('.') { text.contains(name) } else { mentions(text, name) }
+        };
+        if value.graph.is_none() && source.is_some_and(own) { value.with_flags(Flags::CUT_OFF) } else { value }
+    }
+
     /// `v` of `x += [v]`, with its value: the same as that of `x.append(v)`.
     fn added_element(&mut self, added: &'a Expr, value: Value) -> (&'a Expr, Value) {
         let Expr::List(list) = added else { return (added, value) };
@@ -519,6 +524,16 @@ impl<'a> Walker<'a> {
                 let is_list = matches!(&*node.value, Expr::List(_));
                 let how = if is_list { StoreKind::Append } else { StoreKind::Add };
                 self.store(how, name, &value, span(added), span(node));
+                let before = self.evaluate_silently(&node.target);
+                let sum = self.arithmetic(node.op, &before, &value).divided_in(span(node));
+                self.grow_named(&node.target, &|item| {
+                    if is_list {
+                        item.add_item(&value);
+                        item.graph = item.graph.union(&value.graph);
+                    } else {
+                        item.clone_from(&sum);
+                    }
+                });
                 if is_list {
                     self.store_parts(name, added, span(node));
                 }
