@@ -396,7 +396,10 @@ fn makes_one_tensor(call: &Call) -> bool {
 /// device.
 pub(crate) fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
     let facts = context.facts;
-    let over = |looped: &&Loop| words(context.slice(looped.iterable)).any(|word| word == target);
+    let is_path = |c: char| c.is_alphanumeric() || "_.".contains(c);
+    let over = |looped: &&Loop| {
+        context.slice(looped.iterable).split(|c: char| !is_path(c)).any(|word| word == target)
+    };
     facts.loops.iter().filter(over).any(|looped| {
         facts.calls.iter().any(|call| {
             let inside = looped.span.start <= call.span.start && call.span.end <= looped.span.end;

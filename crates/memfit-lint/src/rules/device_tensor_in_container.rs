@@ -67,7 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && store.value.graph.is_none();
         // After the backward pass, an output has no activations left, but its own storage.
         let after = |state: GraphState| matches!(state, GraphState::Freed | GraphState::Kept);
-        let passed = after(store.graph_then) && after(store.graph);
+        let passed = (after(store.graph_then) || store.graph_then == GraphState::Live) && after(store.graph);
         if !(cut || passed) || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) {
             continue;
         }

@@ -38,7 +38,7 @@ impl<'a> Walker<'a> {
             function,
             is_while: false,
             iterable_kind: over,
-            iterable: span(&*node.iter),
+            iterable: span(self.wrapped_iterable(&node.iter)),
             targets: targets.iter().map(|name| (*name).to_owned()).collect(),
             index,
             assigned: Vec::new(),
@@ -102,7 +102,7 @@ impl<'a> Walker<'a> {
             function: self.frame.function,
             is_while: false,
             iterable_kind: over,
-            iterable: span(iterator),
+            iterable: span(self.wrapped_iterable(iterator)),
             targets: targets.iter().map(|name| (*name).to_owned()).collect(),
             index: None,
             assigned: Vec::new(),
@@ -116,6 +116,14 @@ impl<'a> Walker<'a> {
             walker.body(&node.body[1..]);
         });
         self.body(&node.orelse);
+    }
+
+    /// Expression that was bound to the name of an iterable, or the expression itself.
+    fn wrapped_iterable(&self, iterable: &'a Expr) -> &'a Expr {
+        match iterable {
+            Expr::Name(name) => self.frame.iterables.get(name.id.as_str()).copied().unwrap_or(iterable),
+            _ => iterable,
+        }
     }
 
     /// Remembers what a name iterates: `bar = tqdm(enumerate(loader))`.

@@ -226,6 +226,9 @@ impl<'a> Walker<'a> {
                 };
                 let known = self.frame.env.get(name).cloned().unwrap_or_else(elsewhere);
                 self.attribute(name, &value);
+                if self.frame.guard.is_none() && self.frame.looped.is_none() {
+                    self.move_attribute(name, &value);
+                }
                 self.keep_frozen(name, &value);
                 self.frame.env.set(name, Binding { value, ..known });
             }
@@ -321,6 +324,10 @@ impl<'a> Walker<'a> {
                     if let Some(source) = source {
                         self.store_sum(name, source, whole);
                         self.record_update(name, source, &value);
+                    }
+                    if let Some(source) = source {
+                        let _ = self.store_joined(name, source, &value, whole)
+                            || self.store_helper_sum(name, source, &value, whole);
                     }
                     self.store(StoreKind::Assign, name, &value, source.map_or(whole, span), whole);
                     let how = CounterBinding::Assigned(self.frame.looped);
