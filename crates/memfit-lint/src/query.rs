@@ -252,7 +252,11 @@ pub(crate) fn is_guarded(facts: &Facts, site: &Site, looped: LoopId) -> bool {
             && guard.what.counted.is_none()
             && !test.contains(" in ")
             && words(test).any(|word| targets.iter().any(|target| target == word))
-            && facts.looped(looped).index.as_ref().is_none_or(|(index, _)| !words(test).any(|word| word == index))
+            && facts
+                .looped(looped)
+                .index
+                .as_ref()
+                .is_none_or(|(index, _)| !words(test).any(|word| word == index))
     };
     facts
         .guards_of(site.guard)

@@ -47,7 +47,7 @@ use crate::names;
 use crate::position::Span;
 use crate::project::{ArraySwitch, ClassExport, Imports, Index, StoredParameters, Summary};
 use definitions::Definitions;
-use env::{Binding, Env, Graphs};
+use env::{Binding, Env, Graphs, forget_graphs};
 use full_names::Names;
 
 /// Maximum nesting that is analysed; anything deeper is unknown.
@@ -354,15 +354,7 @@ impl<'a> Walker<'a> {
         self.body(&module.body);
         let frame = self.leave();
         let names = frame.env.into_names();
-        self.module = names
-            .into_iter()
-            .map(|(name, mut binding)| {
-                binding.value.graph = Graph::unknown().clone_if(!binding.value.graph.is_none());
-                binding.value.forget_item_graphs();
-                (binding.looped, binding.outer) = (None, None);
-                (name, binding)
-            })
-            .collect();
+        self.module = Arc::unwrap_or_clone(forget_graphs(&names));
     }
 
     /// Ends a frame and records its stores and operations.
@@ -402,6 +394,8 @@ impl<'a> Walker<'a> {
         let depth = std::mem::replace(&mut self.depth, 0);
         self.frame.outer = if parent == saved.function && parent != FunctionId(0) {
             self.closures.get(&id).cloned()
+        } else if parent != FunctionId(0) {
+            self.closures.get(&id).map(|seen| forget_graphs(seen))
         } else {
             None
         };

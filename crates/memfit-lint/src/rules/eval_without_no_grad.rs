@@ -36,7 +36,7 @@
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
 use memfit_source::{
-    Facts, FunctionId, Grad, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind,
+    Facts, FunctionId, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind,
 };
 
 use crate::data::is_over_data;

@@ -289,8 +289,13 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
         let attribute = store.target.strip_prefix("self.").unwrap_or_default();
         // What trains on the losses of layers empties their lists from outside.
         let is_collected = attribute.contains("loss") || attribute.is_empty();
-        let emptied = [format!("{attribute}.clear("), format!("{attribute} = []"), format!("{attribute}[:]")];
-        let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>();
+        let emptied = [format!("{attribute}.clear("), format!("{attribute}[:]")];
+        let is_made = |line: &&str| {
+            let owned = line.split_once(&format!(".{attribute}")).map(|(_, rest)| format!("{attribute}{rest}"));
+            owned.is_some_and(|line| memfit_source::assigned_text(&line, attribute) == Some("[]"))
+        };
+        let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>()
+            + facts.text.lines().filter(is_made).count();
         // `if key in self.cache: return self.cache[key]`
         let is_cache = context.slice(function.span).contains(&format!(" in {}", store.target));
         if module

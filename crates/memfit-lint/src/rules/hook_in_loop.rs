@@ -59,7 +59,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let id = hook.site.function;
         let function = facts.function(id);
         let removes = context.slice(function.span).contains("remove(");
-        if id == FunctionId::MODULE || function.name.ends_with("__init__") || !hook.is_statement || removes {
+        // `copy = make_model()` in the function
+        let makes = hook.receiver.as_ref().is_some_and(|of| {
+            words(context.slice(of.span)).next().is_some_and(|root| {
+                function.binds.iter().any(|name| name == root)
+                    && facts.calls.iter().any(|call| call.site.function == id && facts.bound_to(call.span) == Some(root))
+            })
+        });
+        if id == FunctionId::MODULE
+            || function.name.ends_with("__init__")
+            || !hook.is_statement
+            || removes
+            || makes
+        {
             continue;
         }
         let from_loop = facts.calls.iter().filter(|call| call.function == Some(id)).find_map(|call| {

@@ -63,7 +63,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             op.site.function == store.site.function
                 && op.site.order > end
                 && !facts.within(&op.site, looped)
-                && mentions(context.slice(backward.loss_span), &store.target)
+                && (mentions(context.slice(backward.loss_span), &store.target)
+                    || store.kind == StoreKind::Add && backward.of_loop == Some(looped))
         });
         let Some((op, _)) = passed else { continue };
         findings

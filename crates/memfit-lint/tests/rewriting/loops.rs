@@ -25,7 +25,9 @@ fn is_sequence(iter: &Expr) -> bool {
 }
 
 fn is_new(program: &Program, name: &str) -> bool {
-    !bound(program.body()).contains(name) && !read(program.body()).contains(name) && !program.text.contains(&format!(" {name} "))
+    !bound(program.body()).contains(name)
+        && !read(program.body()).contains(name)
+        && !program.text.contains(&format!(" {name} "))
 }
 
 /// The loop takes its batches with `next`.
@@ -77,7 +79,8 @@ pub(crate) fn with_progress_bar(program: &Program) -> Option<String> {
     edits.insert(0, "from tqdm import tqdm\n");
     let loops = batch_loops(program);
     let (_, node) = loops.last()?;
-    edits.replace_node(&*node.iter, format!("tqdm({}, desc=\"train\", leave=False)", program.of(&*node.iter)));
+    edits
+        .replace_node(&*node.iter, format!("tqdm({}, desc=\"train\", leave=False)", program.of(&*node.iter)));
     edits.apply(&program.text)
 }
 
@@ -139,7 +142,9 @@ pub(crate) fn now_and_then(program: &Program) -> Option<String> {
     }
     let counted = Program::read(enumerated(program)?)?;
     let rewritten = repeat(&counted, |program| {
-        for (_, node) in statements(program.body()).into_iter().filter_map(|stmt| stmt.as_for_stmt().map(|n| (stmt, n))) {
+        for (_, node) in
+            statements(program.body()).into_iter().filter_map(|stmt| stmt.as_for_stmt().map(|n| (stmt, n)))
+        {
             if !targets(&node.target).contains("batch_idx") {
                 continue;
             }
@@ -168,9 +173,9 @@ fn keeps(program: &Program, stmt: &Stmt) -> bool {
                 && !program.of(&*node.value).contains("backward(")
         }
         Stmt::Expr(node) => node.value.as_call_expr().is_some_and(|call| {
-            call.func
-                .as_attribute_expr()
-                .is_some_and(|attribute| ["append", "extend", "update", "add"].contains(&attribute.attr.as_str()))
+            call.func.as_attribute_expr().is_some_and(|attribute| {
+                ["append", "extend", "update", "add"].contains(&attribute.attr.as_str())
+            })
         }),
         _ => false,
     }

@@ -78,7 +78,12 @@ fn findings_do_not_depend_on_the_spelling() {
             let Some(program) = Program::read(block.text.clone()) else { continue };
             for (name, rewrite) in REWRITES {
                 let Some(text) = rewrite(&program) else { continue };
-                assert!(Program::read(text.clone()).is_some(), "{name} breaks {}.md:{}\n{text}", rule.name, block.line);
+                assert!(
+                    Program::read(text.clone()).is_some(),
+                    "{name} breaks {}.md:{}\n{text}",
+                    rule.name,
+                    block.line
+                );
                 *applied.entry(name).or_default() += 1;
                 let (expected, found) = (expected(&text, rule.name), lines_found(&text, rule.name, &config));
                 let moved = ["step in a function", "loss from a function"].contains(name);
@@ -103,7 +108,12 @@ fn findings_do_not_depend_on_the_spelling() {
         use std::fmt::Write as _;
         let mut report = format!("{applied:#?}\n");
         for ((rule, name, is_found), cases) in &wrong {
-            let _ = writeln!(report, "PAIR {} {rule} | {name} | {}", if *is_found { "miss" } else { "false" }, cases.len());
+            let _ = writeln!(
+                report,
+                "PAIR {} {rule} | {name} | {}",
+                if *is_found { "miss" } else { "false" },
+                cases.len()
+            );
         }
         for cases in wrong.values() {
             for case in cases {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use ruff_python_ast::{Expr, Stmt};
 
 use crate::source::{
-    Edits, Names, Program, blocks, bound, bound_inside, expressions, free, indented, known, occurrences, read, span,
-    statements, targets,
+    Edits, Names, Program, blocks, bound, bound_inside, expressions, free, indented, known, occurrences,
+    read, span, statements, targets,
 };
 
 fn is_definition(stmt: &Stmt) -> bool {
@@ -47,17 +47,21 @@ pub(crate) fn into_main(program: &Program) -> Option<String> {
         moved.extend(more);
     }
     // Classes are hardly ever in a function.
-    let is_class = |stmt: &&Stmt| matches!(stmt, Stmt::ClassDef(class) if moved.contains(class.name.as_str()));
+    let is_class =
+        |stmt: &&Stmt| matches!(stmt, Stmt::ClassDef(class) if moved.contains(class.name.as_str()));
     if program.body().iter().any(|stmt| is_class(&stmt)) {
         return None;
     }
     let (mut stays, mut goes) = (String::new(), String::new());
     for (stmt, text) in program.segments() {
-        let stands = is_import(stmt)
-            || is_definition(stmt) && bound(std::slice::from_ref(stmt)).is_disjoint(&moved);
+        let stands =
+            is_import(stmt) || is_definition(stmt) && bound(std::slice::from_ref(stmt)).is_disjoint(&moved);
         if stands { &mut stays } else { &mut goes }.push_str(text);
     }
-    Some(format!("{stays}\n\ndef main():\n{}\n\nif __name__ == \"__main__\":\n    main()\n", indented(&goes, "    ")))
+    Some(format!(
+        "{stays}\n\ndef main():\n{}\n\nif __name__ == \"__main__\":\n    main()\n",
+        indented(&goes, "    ")
+    ))
 }
 
 /// The script becomes a class: what stands before its first loop is its constructor, the rest a method, and
@@ -69,11 +73,11 @@ pub(crate) fn into_class(program: &Program) -> Option<String> {
     if !program.has_plain_lines() || definitions.iter().any(|stmt| !free(stmt).is_disjoint(&moved)) {
         return None;
     }
-    let first = acts
-        .iter()
-        .position(|stmt| !matches!(stmt, Stmt::Assign(_) | Stmt::AnnAssign(_) | Stmt::Expr(_)))?;
+    let first =
+        acts.iter().position(|stmt| !matches!(stmt, Stmt::Assign(_) | Stmt::AnnAssign(_) | Stmt::Expr(_)))?;
     let known = known(program.body());
-    let free: Names = read(&acts).into_iter().filter(|name| !moved.contains(name) && !known.contains(name)).collect();
+    let free: Names =
+        read(&acts).into_iter().filter(|name| !moved.contains(name) && !known.contains(name)).collect();
     let inside = bound_inside(&acts);
     let free: Names = free.difference(&inside).cloned().collect();
     let mut attributes: Names = bound(&acts[..first]);
@@ -126,7 +130,12 @@ fn leaves(stmt: &Stmt) -> bool {
     statements(std::slice::from_ref(stmt)).iter().any(|stmt| {
         matches!(
             stmt,
-            Stmt::Return(_) | Stmt::Break(_) | Stmt::Continue(_) | Stmt::Global(_) | Stmt::Nonlocal(_) | Stmt::FunctionDef(_)
+            Stmt::Return(_)
+                | Stmt::Break(_)
+                | Stmt::Continue(_)
+                | Stmt::Global(_)
+                | Stmt::Nonlocal(_)
+                | Stmt::FunctionDef(_)
         )
     }) || expressions(std::slice::from_ref(stmt))
         .iter()
@@ -154,9 +163,10 @@ fn out_of_loop(program: &Program, with_step: bool) -> Option<String> {
             let Stmt::For(node) = stmt else { return None };
             let text = |stmt: &Stmt| program.of(stmt).to_owned();
             let end = if with_step {
-                node.body.iter().rposition(|stmt| {
-                    text(stmt).contains(".backward(") || text(stmt).contains(".step(")
-                })? + 1
+                node.body
+                    .iter()
+                    .rposition(|stmt| text(stmt).contains(".backward(") || text(stmt).contains(".step("))?
+                    + 1
             } else {
                 node.body.iter().position(|stmt| text(stmt).contains("backward("))?
             };
@@ -166,9 +176,8 @@ fn out_of_loop(program: &Program, with_step: bool) -> Option<String> {
             }
             let own = bound(prefix);
             // A variable of the loop may only be one of the rest of the body.
-            let outside = |name: &str| {
-                occurrences(program.body(), name).len() - occurrences(prefix, name).len()
-            };
+            let outside =
+                |name: &str| occurrences(program.body(), name).len() - occurrences(prefix, name).len();
             let used: Vec<&String> = own.iter().filter(|name| outside(name) > 0).collect();
             let [result] = used[..] else { return None };
             if outside(result) != occurrences(rest, result).len() {

@@ -165,8 +165,19 @@ pub(crate) fn imported_parts(program: &Program) -> Option<String> {
 pub(crate) fn imported_names(program: &Program) -> Option<String> {
     from_modules(program, &|path| {
         let (module, name) = path.rsplit_once('.')?;
-        let known = ["torch.nn", "torch.optim", "torch.nn.functional", "torch.utils.data", "torch.utils.checkpoint",
-            "torch.cuda.amp", "torch.amp", "torch.nn.utils", "torch.optim.lr_scheduler", "torch.nn.parallel", "torch.cuda"];
+        let known = [
+            "torch.nn",
+            "torch.optim",
+            "torch.nn.functional",
+            "torch.utils.data",
+            "torch.utils.checkpoint",
+            "torch.cuda.amp",
+            "torch.amp",
+            "torch.nn.utils",
+            "torch.optim.lr_scheduler",
+            "torch.nn.parallel",
+            "torch.cuda",
+        ];
         known.contains(&module).then(|| (module.to_owned(), name.to_owned()))
     })
 }
@@ -174,8 +185,12 @@ pub(crate) fn imported_names(program: &Program) -> Option<String> {
 /// `import torch.nn as nn`, `import torch.nn.functional as F`, `import torch.optim as optim`.
 pub(crate) fn imported_modules(program: &Program) -> Option<String> {
     const ALIASES: &[(&str, &str)] = &[
-        ("torch.nn.functional", "F"), ("torch.nn", "nn"), ("torch.optim", "optim"), ("torch.cuda.amp", "amp"),
-        ("torch.utils.data", "data_utils"), ("torch.utils.checkpoint", "cp"),
+        ("torch.nn.functional", "F"),
+        ("torch.nn", "nn"),
+        ("torch.optim", "optim"),
+        ("torch.cuda.amp", "amp"),
+        ("torch.utils.data", "data_utils"),
+        ("torch.utils.checkpoint", "cp"),
     ];
     if !imports_torch(program) {
         return None;
@@ -260,7 +275,11 @@ pub(crate) fn annotated(program: &Program) -> Option<String> {
             Stmt::FunctionDef(def) => {
                 for parameter in &def.parameters.args {
                     let name = parameter.parameter.name.as_str();
-                    if parameter.parameter.annotation.is_some() || name == "self" || name == "cls" || parameter.default.is_some() {
+                    if parameter.parameter.annotation.is_some()
+                        || name == "self"
+                        || name == "cls"
+                        || parameter.default.is_some()
+                    {
                         continue;
                     }
                     let annotation = match name {

@@ -2,7 +2,9 @@
 
 use ruff_python_ast::{Expr, Stmt};
 
-use crate::source::{Edits, Program, blocks, bound, expressions, occurrences, read, repeat, span, statements};
+use crate::source::{
+    Edits, Program, blocks, bound, expressions, occurrences, read, repeat, span, statements,
+};
 
 /// Nested calls and operands get names of their own.
 pub(crate) fn with_temporaries(program: &Program) -> Option<String> {
@@ -21,7 +23,11 @@ pub(crate) fn with_temporaries(program: &Program) -> Option<String> {
                 edits.insert(span(stmt).start, format!("{name} = {}\n{indent}", program.of(lifted)));
                 let place = span(lifted);
                 let (before, after) = (&program.text[..place.start], &program.text[place.end..]);
-                if before.ends_with('(') && after.starts_with(").") && !before[..before.len() - 1].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ')') {
+                if before.ends_with('(')
+                    && after.starts_with(").")
+                    && !before[..before.len() - 1]
+                        .ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ')')
+                {
                     edits.replace(place.start - 1..place.end + 1, name);
                 } else {
                     edits.replace_node(lifted, name);
@@ -50,7 +56,8 @@ fn liftable(expr: &Expr) -> Option<&Expr> {
         Expr::Call(call) => {
             if let Expr::Attribute(attribute) = &*call.func {
                 if let Expr::Call(inner) = &*attribute.value {
-                    return liftable(&attribute.value).or_else(|| makes_a_value(inner).then_some(&*attribute.value));
+                    return liftable(&attribute.value)
+                        .or_else(|| makes_a_value(inner).then_some(&*attribute.value));
                 }
                 if let Expr::BinOp(_) = &*attribute.value {
                     return Some(&attribute.value);
@@ -82,8 +89,24 @@ fn liftable(expr: &Expr) -> Option<&Expr> {
 /// A call whose result is worth a name: not of a bare constructor, a generator of parameters, or `super`.
 fn makes_a_value(call: &ruff_python_ast::ExprCall) -> bool {
     const NOT: &[&str] = &[
-        "super", "len", "range", "parameters", "named_parameters", "list", "iter", "zip", "enumerate", "tqdm", "filter",
-        "map", "open", "items", "values", "keys", "setdefault", "get",
+        "super",
+        "len",
+        "range",
+        "parameters",
+        "named_parameters",
+        "list",
+        "iter",
+        "zip",
+        "enumerate",
+        "tqdm",
+        "filter",
+        "map",
+        "open",
+        "items",
+        "values",
+        "keys",
+        "setdefault",
+        "get",
     ];
     let name = match &*call.func {
         Expr::Name(name) => name.id.as_str(),
@@ -135,8 +158,12 @@ fn loss_of(program: &Program) -> Option<Loss<'_>> {
             });
             // It may have no other uses, and be a value of a call: a sum of parts has another shape.
             let everywhere = occurrences(program.body(), name).len();
-            (differentiated && !stores && everywhere == uses.len() + 1)
-                .then_some(Loss { name, assigned: stmt, value: &node.value, uses })
+            (differentiated && !stores && everywhere == uses.len() + 1).then_some(Loss {
+                name,
+                assigned: stmt,
+                value: &node.value,
+                uses,
+            })
         })
     })
 }
@@ -170,7 +197,10 @@ pub(crate) fn loss_of_outputs(program: &Program) -> Option<String> {
     let criterion = loss.value.as_call_expr()?;
     let forward = criterion.arguments.args.first()?.as_call_expr()?;
     let label = criterion.arguments.args.get(1)?;
-    if has_name(program, "outputs") || !criterion.arguments.keywords.is_empty() || criterion.arguments.args.len() != 2 {
+    if has_name(program, "outputs")
+        || !criterion.arguments.keywords.is_empty()
+        || criterion.arguments.args.len() != 2
+    {
         return None;
     }
     let (model, label) = (program.of(&*forward.func), program.of(label));
@@ -190,16 +220,27 @@ pub(crate) fn loss_in_tuple(program: &Program) -> Option<String> {
     let criterion = loss.value.as_call_expr()?;
     let forward = criterion.arguments.args.first()?.as_call_expr()?;
     let label = criterion.arguments.args.get(1)?;
-    if has_name(program, "logits") || !criterion.arguments.keywords.is_empty() || criterion.arguments.args.len() != 2 {
+    if has_name(program, "logits")
+        || !criterion.arguments.keywords.is_empty()
+        || criterion.arguments.args.len() != 2
+    {
         return None;
     }
     let (model, label) = (program.of(&*forward.func), program.of(label));
     let input = forward.arguments.args.first().map(|input| program.of(input))?;
-    replaced(program, &loss, format!("{name}, logits = {model}({input}, {label})", name = loss.name), loss.name)
+    replaced(
+        program,
+        &loss,
+        format!("{name}, logits = {model}({input}, {label})", name = loss.name),
+        loss.name,
+    )
 }
 
 /// A list or a sum that begins empty, and where it stands.
-fn accumulator<'a>(program: &'a Program, is_empty: impl Fn(&Expr) -> bool) -> Option<(&'a str, &'a Stmt, &'a Expr)> {
+fn accumulator<'a>(
+    program: &'a Program,
+    is_empty: impl Fn(&Expr) -> bool,
+) -> Option<(&'a str, &'a Stmt, &'a Expr)> {
     statements(program.body()).into_iter().find_map(|stmt| {
         let Stmt::Assign(node) = stmt else { return None };
         let [Expr::Name(target)] = &node.targets[..] else { return None };
@@ -210,8 +251,8 @@ fn accumulator<'a>(program: &'a Program, is_empty: impl Fn(&Expr) -> bool) -> Op
             .filter(|other| bound(std::slice::from_ref(*other)).contains(name))
             .filter(|other| matches!(other, Stmt::Assign(_)))
             .count();
-        let is_parameter = read(program.body()).contains(name)
-            && program.text.contains(&format!("global {name}"));
+        let is_parameter =
+            read(program.body()).contains(name) && program.text.contains(&format!("global {name}"));
         (is_empty(&node.value) && times == 1 && !is_parameter).then_some((name, stmt, &*node.value))
     })
 }
@@ -249,7 +290,9 @@ fn in_container(
 
 /// The list is one of a dictionary.
 pub(crate) fn list_in_dictionary(program: &Program) -> Option<String> {
-    in_container(program, is_empty_list, |name, value| format!("history = {{\"{name}\": {value}, \"other\": []}}"))
+    in_container(program, is_empty_list, |name, value| {
+        format!("history = {{\"{name}\": {value}, \"other\": []}}")
+    })
 }
 
 /// The list is one of a `defaultdict`.
@@ -276,7 +319,8 @@ pub(crate) fn list_by_addition(program: &Program) -> Option<String> {
         let Stmt::Expr(node) = stmt else { continue };
         let Some(call) = node.value.as_call_expr() else { continue };
         let Some(attribute) = call.func.as_attribute_expr() else { continue };
-        if attribute.attr.as_str() == "append" && call.arguments.args.len() == 1 && is_path(&attribute.value) {
+        if attribute.attr.as_str() == "append" && call.arguments.args.len() == 1 && is_path(&attribute.value)
+        {
             let value = program.of(&call.arguments.args[0]);
             edits.replace_node(stmt, format!("{} += [{value}]", program.of(&*attribute.value)));
         }

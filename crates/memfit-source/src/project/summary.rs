@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::facts::{DType, Flags, Grad, Graph, GraphState, GuardTest, Kind, Model, ModelId, OpKind, Value, Weights};
+use crate::facts::{
+    DType, Flags, Grad, Graph, GraphState, GuardTest, Kind, Model, ModelId, OpKind, Value, Weights,
+};
 use crate::position::Span;
 
 /// Effects and result of a function.

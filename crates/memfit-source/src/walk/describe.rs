@@ -197,14 +197,15 @@ impl Walker<'_> {
             return Vec::new();
         }
         let init = method(class, "__init__");
-        let assigned = init.into_iter().flat_map(|init| &init.body).filter_map(|statement| {
-            match assignment(statement)? {
-                ([Expr::Attribute(target)], value) if self.slice(span(&*target.value)) == "self" => {
-                    Some((target.attr.id.as_str(), value))
+        let assigned =
+            init.into_iter().flat_map(|init| &init.body).filter_map(|statement| {
+                match assignment(statement)? {
+                    ([Expr::Attribute(target)], value) if self.slice(span(&*target.value)) == "self" => {
+                        Some((target.attr.id.as_str(), value))
+                    }
+                    _ => None,
                 }
-                _ => None,
-            }
-        });
+            });
         let layered = |made: &Expr| {
             let containers = ["Sequential(", "ModuleList(", "ModuleDict("];
             let text = self.slice(span(made));

@@ -282,7 +282,8 @@ impl<'a> Walker<'a> {
             return;
         }
         let Some(whole) = dotted(&node.value, self.text) else { return };
-        let Some(binding) = self.frame.env.get(whole).filter(|binding| binding.value.graph.own.is_some()) else {
+        let Some(binding) = self.frame.env.get(whole).filter(|binding| binding.value.graph.own.is_some())
+        else {
             return;
         };
         let mut binding = binding.clone();

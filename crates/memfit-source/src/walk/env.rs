@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{CounterBinding, LoopId};
-use crate::facts::{GraphState, Kind, Value, Weights};
+use crate::facts::{Graph, GraphState, Kind, Value, Weights};
 
 /// Value of a name and the way it was bound.
 #[derive(Clone, Debug)]
@@ -127,6 +127,19 @@ impl<'a> Env<'a> {
     pub(super) fn into_names(self) -> FxHashMap<&'a str, Binding> {
         self.names
     }
+}
+
+/// Names that an enclosing function bound, where that function is not being walked: its graphs and loops are
+/// not those of the nested one.
+pub(super) fn forget_graphs<'a>(seen: &FxHashMap<&'a str, Binding>) -> Arc<FxHashMap<&'a str, Binding>> {
+    let forgotten = seen.iter().map(|(name, binding)| {
+        let mut binding = binding.clone();
+        binding.value.graph = Graph::unknown().clone_if(!binding.value.graph.is_none());
+        binding.value.forget_item_graphs();
+        (binding.looped, binding.outer) = (None, None);
+        (*name, binding)
+    });
+    Arc::new(forgotten.collect())
 }
 
 /// States of all graphs of a text.

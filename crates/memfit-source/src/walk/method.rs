@@ -82,6 +82,10 @@ impl<'a> Walker<'a> {
         }
         if ["clear", "pop", "popleft"].contains(&name) {
             self.record_emptied(text);
+            // `history["losses"].clear()`
+            if let Some((container, _)) = text.split_once('[') {
+                self.record_emptied(container);
+            }
         }
         // A tensor has no such methods: it is a model that was moved.
         let maybe = value.is_unknown() || matches!(value.kind, Kind::Tensor);
@@ -168,10 +172,6 @@ impl<'a> Walker<'a> {
             "clear" | "pop" | "popleft" | "popitem" => {
                 let text = self.slice(receiver.span);
                 self.record_emptied(text);
-                // `history["losses"].clear()`
-                if let Some((container, _)) = text.split_once('[') {
-                    self.record_emptied(container);
-                }
                 Value { graph: receiver.value.graph.clone(), ..Value::from_kind(Kind::Unknown) }
             }
             "values" | "copy" => receiver.value.clone(),
@@ -437,7 +437,11 @@ impl<'a> Walker<'a> {
     fn detached_in_place(&mut self, name: &'a str, result: &Value) {
         let Some(binding) = self.frame.env.get(name).cloned() else { return };
         if let CounterBinding::Target(id) = binding.how {
-            let whole = self.slice(self.facts.loops[id.index()].iterable);
+            let mut whole = self.slice(self.facts.loops[id.index()].iterable);
+            // `enumerate(hidden)`, `tqdm(hidden, desc="cut")`
+            while let Some((_, inner)) = whole.split_once('(') {
+                whole = inner.split([',', ')']).next().unwrap_or(inner).trim();
+            }
             if let Some(of) = self.frame.env.get(whole).cloned() {
                 let mut value = of.value;
                 value.cut_graphs(Flags::CUT_OFF);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ruff_python_ast::{Expr, Operator, Stmt, StmtAugAssign};
 use rustc_hash::FxHashMap;
 
-use super::bindings::mentions;
 use super::definitions::dotted;
 use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
@@ -490,26 +489,6 @@ impl<'a> Walker<'a> {
             }
             next = found.parent;
         }
-    }
-
-    /// Marks a value that is computed from the target's own, without its graph: `h = h.detach()`,
-    /// `self.h = tuple(part.detach() for part in self.h)`.
-    fn marked_cut_off(&self, name: &str, value: Value, source: Option<&Expr>) -> Value {
-        let own = |source: &Expr| {
-            let text = self.slice(span(source));
-            if name.contains('.') { text.contains(name) } else { mentions(text, name) }
-        };
-        if value.graph.is_none() && source.is_some_and(own) { value.with_flags(Flags::CUT_OFF) } else { value }
-    }
-
-    /// `v` of `x += [v]`, with its value: the same as that of `x.append(v)`.
-    fn added_element(&mut self, added: &'a Expr, value: Value) -> (&'a Expr, Value) {
-        let Expr::List(list) = added else { return (added, value) };
-        let [element] = list.elts.as_slice() else { return (added, value) };
-        if matches!(element, Expr::Starred(_)) {
-            return (added, value);
-        }
-        (element, self.evaluate_silently(element))
     }
 
     fn walk_augmented(&mut self, node: &'a StmtAugAssign) {

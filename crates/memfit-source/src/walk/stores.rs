@@ -4,10 +4,10 @@
 use ruff_python_ast::Expr;
 
 use super::{Frame, Walker};
+use crate::facts::assigned_text;
 use crate::facts::{
     Call, Flags, FunctionId, Grad, Graph, GraphState, Kind, LoopId, ModelArgument, Store, StoreKind, Value,
 };
-use crate::facts::assigned_text;
 use crate::position::Span;
 use crate::project::{StoredParameters, Summary};
 
