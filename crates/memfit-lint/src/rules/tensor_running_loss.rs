@@ -113,7 +113,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     let names = context.slice(store.value_span);
                     let mut names = names.split(|c: char| !(c.is_alphanumeric() || "_.".contains(c)));
                     names.any(|name| has_word(context.slice(backward.loss_span), name) && is_name(name))
-                        || is_item_sum(context, store) && backward.loss.graph.contains(&store.value.graph)
+                        || backward.loss.graph.contains(&store.value.graph)
                 }
                 How::List | How::Given | How::Kept => backward.loss.graph == store.value.graph,
             });
@@ -162,11 +162,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
     }
     crate::meters::report(context, findings);
-}
-
-/// Returns `true` for `sums[name] = sums.get(name, 0) + value`, as a dictionary of losses is summed up.
-fn is_item_sum(context: &Context<'_>, store: &Store) -> bool {
-    context.slice(store.span).strip_prefix(store.target.as_str()).is_some_and(|rest| rest.starts_with('['))
 }
 
 /// Returns `true` for a list that the loop makes anew now and then, such as at each line of a log, of
