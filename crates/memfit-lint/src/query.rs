@@ -122,6 +122,18 @@ pub(crate) fn backwards(facts: &Facts) -> impl Iterator<Item = (&Op, &Backward)>
     facts.ops.iter().filter_map(|op| Some((op, backward(op)?)))
 }
 
+/// Texts of what a backward pass begins at: that of its loss, and of what the function binds to that name.
+pub(crate) fn loss_texts<'a>(context: &'a Context<'_>, op: &Op, pass: &Backward) -> Vec<&'a str> {
+    let facts = context.facts;
+    let loss = context.slice(pass.loss_span);
+    let body = match op.site.function {
+        FunctionId::MODULE => facts.text.as_ref(),
+        id => context.slice(facts.function(id).span),
+    };
+    let bound = body.lines().filter_map(|line| memfit_source::assigned_text(line, loss));
+    std::iter::once(loss).chain(bound).collect()
+}
+
 /// Returns `true` if a window is simple: each iteration of its loop does one micro-batch. Rules about windows
 /// only look at these.
 pub(crate) fn is_plain(facts: &Facts, window: &Window) -> bool {

@@ -116,7 +116,7 @@ const MIN_STEPS: i64 = 10;
 /// that counts, each of whose iterations also steps an optimizer.
 fn steps_in(facts: &Facts, looped: LoopId) -> bool {
     let runs = |is: fn(&OpKind) -> bool| {
-        let own = |op: &&memfit_source::Op| op.site.looped == Some(looped) && op.via.is_none();
+        let own = |op: &&memfit_source::Op| op.site.looped == Some(looped);
         facts.ops.iter().filter(own).any(|op| is(&op.kind))
     };
     let passes = || runs(|kind| matches!(kind, OpKind::Backward(_)));

@@ -28,7 +28,7 @@
 
 use memfit_source::{GraphState, IterableKind, StoreKind};
 
-use crate::query::{backwards, words};
+use crate::query::{backwards, loss_texts, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -63,8 +63,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             op.site.function == store.site.function
                 && op.site.order > end
                 && !facts.within(&op.site, looped)
-                && (mentions(context.slice(backward.loss_span), &store.target)
-                    || store.kind == StoreKind::Add && backward.of_loop == Some(looped))
+                && loss_texts(context, op, backward).iter().any(|text| mentions(text, &store.target))
         });
         let Some((op, _)) = passed else { continue };
         findings

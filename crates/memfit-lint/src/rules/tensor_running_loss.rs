@@ -40,7 +40,7 @@
 use memfit_source::{Flags, Grad, GraphState, Kind, LoopId, Store, StoreKind, Value};
 
 use crate::passes::runs_model;
-use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, words};
+use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, loss_texts, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -103,7 +103,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // A sum that is trained on is no running loss.
         let trained = backwards(facts).any(|(op, backward)| {
             op.site.function == store.site.function
-                && has_word(context.slice(backward.loss_span), &store.target)
+                && loss_texts(context, op, backward).iter().any(|text| has_word(text, &store.target))
         });
         // A loss stored before the backward pass is freed by its own pass, or it is part of another loss.
         let own = store.graph_then != GraphState::Live
@@ -115,7 +115,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     names.any(|name| has_word(context.slice(backward.loss_span), name) && is_name(name))
                         || backward.loss.graph.contains(&store.value.graph)
                 }
-                How::List | How::Given | How::Kept => backward.loss.graph == store.value.graph,
+                How::List | How::Given | How::Kept => {
+                    let is_it = |value: &Value| backward.loss.graph == value.graph;
+                    let one = |parts: &[Value]| parts.iter().any(|part| is_loss(part) && is_it(part));
+                    is_it(&store.value) || matches!(&store.value.kind, Kind::Tuple(parts) if one(parts))
+                }
             });
         if trained || !own {
             continue;

@@ -278,14 +278,16 @@ impl<'a> Walker<'a> {
     /// results["loss"].detach()`.
     pub(super) fn replace_differentiated(&mut self, node: &'a ExprSubscript, value: &Value) {
         let item = self.slice(super::span(node));
-        if !is_item(node) || !self.frame.differentiated.contains(item) || !value.graph.is_none() {
+        let is_loss = matches!(&*node.slice, Expr::StringLiteral(key) if key.value.to_str().contains("loss"));
+        let is_it = is_loss || self.frame.differentiated.contains(item);
+        if !is_item(node) || !is_it || !value.graph.is_none() {
             return;
         }
         let Some(whole) = dotted(&node.value, self.text) else { return };
-        let Some(binding) = self.frame.env.get(whole).filter(|binding| binding.value.graph.own.is_some())
-        else {
-            return;
+        let is_result = |binding: &&Binding| {
+            binding.value.graph.own.is_some() && matches!(binding.value.kind, Kind::Tensor | Kind::Unknown)
         };
+        let Some(binding) = self.frame.env.get(whole).filter(is_result) else { return };
         let mut binding = binding.clone();
         binding.value.graph = Graph::unknown();
         binding.value.flags = binding.value.flags.without(Flags::SCALAR);

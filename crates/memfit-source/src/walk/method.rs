@@ -172,6 +172,10 @@ impl<'a> Walker<'a> {
             "clear" | "pop" | "popleft" | "popitem" => {
                 let text = self.slice(receiver.span);
                 self.record_emptied(text);
+                // `history["losses"].clear()`
+                if let Some((container, _)) = text.split_once('[') {
+                    self.record_emptied(container);
+                }
                 Value { graph: receiver.value.graph.clone(), ..Value::from_kind(Kind::Unknown) }
             }
             "values" | "copy" => receiver.value.clone(),

@@ -30,6 +30,7 @@ impl<'a> Walker<'a> {
     /// `history["losses"].append(loss)`, where `history` is a dictionary of which the items are known.
     pub(super) fn grow_named(&mut self, place: &'a Expr, grow: &dyn Fn(&mut Value)) {
         let Expr::Subscript(subscript) = place else { return };
+        self.frame.env.remove(self.slice(span(place)));
         let Some(name) = dotted(&subscript.value, self.text) else { return };
         let Some(binding) = self.frame.env.get(name) else { return };
         let Some(named) = &binding.value.named else { return };
