@@ -75,6 +75,8 @@ struct Frame<'a> {
     /// Stores with the graphs of their values.
     stores: Vec<(Store, Graph)>,
     stored_parts: Vec<(Store, Graph)>,
+    /// States of the graphs of stores, by their index, at the end of a branch that leaves.
+    left: FxHashMap<usize, GraphState>,
     escaped: FxHashSet<&'a str>,
     /// `true` if it yields values.
     yields: bool,
@@ -219,6 +221,7 @@ impl Frame<'_> {
             ops: Vec::new(),
             stores: Vec::new(),
             stored_parts: Vec::new(),
+            left: FxHashMap::default(),
             escaped: FxHashSet::default(),
             yields: false,
             returned: None,

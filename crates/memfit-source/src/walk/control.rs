@@ -218,10 +218,10 @@ impl<'a> Walker<'a> {
         let since = mark(&self.frame.env, &self.graphs);
         let guard = self.guard(test, what.clone(), false);
         self.frame.guard = Some(guard);
-        self.body(&node.body);
+        let first_leaves = leaves(&node.body);
+        self.branch(&node.body, first_leaves);
         self.frame.guard = outside;
         let delta = take(&mut self.frame.env, &mut self.graphs, since);
-        let first_leaves = leaves(&node.body);
         if !first_leaves {
             deltas.push(delta);
         }
@@ -237,7 +237,7 @@ impl<'a> Walker<'a> {
             } else {
                 complete = true;
             }
-            self.body(&clause.body);
+            self.branch(&clause.body, leaves(&clause.body));
             self.frame.guard = outside;
             let delta = take(&mut self.frame.env, &mut self.graphs, since);
             if !leaves(&clause.body) {
@@ -253,6 +253,20 @@ impl<'a> Walker<'a> {
             let rest = self.guard(test, what, true);
             self.facts.guards[rest.index()].is_rest = true;
             self.frame.guard = Some(rest);
+        }
+    }
+
+    /// Walks a branch. Where it leaves, such as by a `return`, what it has stored is as it is then: nothing
+    /// that follows comes from it.
+    fn branch(&mut self, body: &'a [Stmt], leaves: bool) {
+        let from = self.frame.stores.len();
+        self.body(body);
+        if leaves {
+            for (index, (_, graph)) in self.frame.stores.iter().enumerate().skip(from) {
+                let value = Value { graph: graph.clone(), ..Value::default() };
+                let state = self.graphs.state_of(&value);
+                self.frame.left.entry(index).or_insert(state);
+            }
         }
     }
 

@@ -218,6 +218,11 @@ impl Graphs {
         if states().all(GraphState::is_there) {
             return GraphState::Kept;
         }
+        // An input may have no graph; a pass certainly has one.
+        let known = || states().filter(|state| *state != GraphState::Unknown);
+        if value.graph.there && known().next().is_some() && known().all(GraphState::is_there) {
+            return GraphState::Kept;
+        }
         value.graph.own.map_or(GraphState::Unknown, |own| self.state(own))
     }
 }

@@ -143,7 +143,7 @@ impl<'a> Walker<'a> {
     /// Records the stores of a function that ends, with the states of their graphs.
     pub(super) fn settle_stores(&mut self, frame: &mut Frame<'a>) {
         let returned: &[u32] = frame.returned.as_ref().map_or(&[], |(value, _)| &value.graph.ids);
-        let mut settled = |(mut store, graph): (Store, Graph)| {
+        let settled = |(mut store, graph): (Store, Graph)| {
             // The caller may still train on the returned value and its graphs.
             let handed_on = graph.ids.iter().any(|id| returned.contains(id));
             let value = Value { graph, ..Value::default() };
@@ -151,7 +151,11 @@ impl<'a> Walker<'a> {
             store.escapes |= handed_on || frame.escaped.contains(store.target.as_str());
             store
         };
-        self.facts.stores.extend(std::mem::take(&mut frame.stores).into_iter().map(&mut settled));
+        for (index, stored) in std::mem::take(&mut frame.stores).into_iter().enumerate() {
+            let store = settled(stored);
+            let left = frame.left.get(&index).copied();
+            self.facts.stores.push(Store { graph: left.unwrap_or(store.graph), ..store });
+        }
         self.facts.stored_parts.extend(std::mem::take(&mut frame.stored_parts).into_iter().map(settled));
     }
 
