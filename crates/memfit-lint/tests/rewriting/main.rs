@@ -9,6 +9,7 @@ use std::path::Path;
 use memfit_lint::{Config, check_source, rules};
 
 mod arguments;
+mod exceptions;
 mod loops;
 mod moves;
 mod names;
@@ -17,6 +18,7 @@ mod source;
 mod specs;
 mod values;
 
+use exceptions::{ADDED, Exception, MISSED};
 use source::Program;
 use specs::{Part, blocks, expected, folder};
 
@@ -58,6 +60,9 @@ const REWRITES: &[(&str, Rewrite)] = &[
     ("numbers of a dictionary", arguments::numbers_of_dictionary),
 ];
 
+/// Number of examples that each rewrite applies to, at least.
+const MIN_EXAMPLES: usize = 30;
+
 /// Maximum distance of a finding from the line that is marked, as a rewrite splits statements.
 const NEAR: u32 = 3;
 
@@ -67,9 +72,36 @@ fn lines_found(text: &str, rule: &str, config: &Config) -> Vec<u32> {
     source.findings.iter().filter(|finding| finding.rule == rule).map(|finding| finding.start.line).collect()
 }
 
+/// Examples of a rule that a rewrite changes the findings of.
+type Wrong = BTreeMap<(String, String), Vec<String>>;
+
+/// Names of the rewrites after which a function has the finding, or the call of it.
+const INTO_FUNCTIONS: &[&str] = &["step in a function", "loss from a function"];
+
+/// Compares wrong examples with the exceptions; each exception has to be one still.
+fn compare(what: &str, wrong: &Wrong, exceptions: &[Exception]) {
+    for (rule, rewrite, count, reason) in exceptions {
+        let found = wrong.get(&((*rule).to_owned(), (*rewrite).to_owned())).map_or(0, Vec::len);
+        assert!(
+            found >= *count,
+            "{what}: {rule}, {rewrite}: only {found} of {count} exceptions are left ({reason})"
+        );
+    }
+    for ((rule, rewrite), cases) in wrong {
+        let allowed = exceptions.iter().find(|(known, way, ..)| known == rule && way == rewrite);
+        let allowed = allowed.map_or(0, |(_, _, count, _)| *count);
+        assert!(
+            cases.len() <= allowed,
+            "{what}: {rule}, {rewrite}: {} examples, of which {allowed} are known\n{}",
+            cases.len(),
+            cases.join("\n")
+        );
+    }
+}
+
 #[test]
 fn findings_do_not_depend_on_the_spelling() {
-    let mut wrong: BTreeMap<(&str, &str, bool), Vec<String>> = BTreeMap::new();
+    let (mut missed, mut added) = (Wrong::new(), Wrong::new());
     let mut applied: BTreeMap<&str, usize> = BTreeMap::new();
     for rule in rules() {
         let file = folder().join(format!("{}.md", rule.name));
@@ -78,49 +110,30 @@ fn findings_do_not_depend_on_the_spelling() {
             let Some(program) = Program::read(block.text.clone()) else { continue };
             for (name, rewrite) in REWRITES {
                 let Some(text) = rewrite(&program) else { continue };
-                assert!(
-                    Program::read(text.clone()).is_some(),
-                    "{name} breaks {}.md:{}\n{text}",
-                    rule.name,
-                    block.line
-                );
+                let place = format!("{}.md:{}, {name}", rule.name, block.line);
+                assert!(Program::read(text.clone()).is_some(), "{place} cannot be read\n{text}");
                 *applied.entry(name).or_default() += 1;
                 let (expected, found) = (expected(&text, rule.name), lines_found(&text, rule.name, &config));
-                let moved = ["step in a function", "loss from a function"].contains(name);
-                let is_right = if block.part == Part::Found && moved {
-                    // The call or what it runs.
-                    found.len() >= expected.len()
-                } else if block.part == Part::Found {
-                    expected.iter().all(|(line, _)| found.iter().any(|found| found.abs_diff(*line) <= NEAR))
-                } else {
-                    found.is_empty()
+                let is_found = |line: u32| found.iter().any(|found| found.abs_diff(line) <= NEAR);
+                let (is_right, wrong) = match block.part {
+                    Part::Found if INTO_FUNCTIONS.contains(name) => {
+                        (found.len() >= expected.len(), &mut missed)
+                    }
+                    Part::Found => (expected.iter().all(|(line, _)| is_found(*line)), &mut missed),
+                    Part::LeftAlone | Part::CannotBeDecided => (found.is_empty(), &mut added),
                 };
                 if !is_right {
-                    wrong.entry((rule.name, name, block.part == Part::Found)).or_default().push(format!(
-                        "{}.md:{} {name}: expected {expected:?}, found {found:?}\n{text}",
-                        rule.name, block.line
-                    ));
+                    let case = format!("{place}: expected {expected:?}, found {found:?}\n{text}");
+                    wrong.entry((rule.name.to_owned(), (*name).to_owned())).or_default().push(case);
                 }
             }
         }
     }
-    if let Ok(path) = std::env::var("REPORT") {
-        use std::fmt::Write as _;
-        let mut report = format!("{applied:#?}\n");
-        for ((rule, name, is_found), cases) in &wrong {
-            let _ = writeln!(
-                report,
-                "PAIR {} {rule} | {name} | {}",
-                if *is_found { "miss" } else { "false" },
-                cases.len()
-            );
-        }
-        for cases in wrong.values() {
-            for case in cases {
-                let _ = writeln!(report, "======= {case}");
-            }
-        }
-        std::fs::write(path, report).unwrap();
+    // A rewrite that applies nowhere tests nothing.
+    for (name, _) in REWRITES {
+        let count = applied.get(name).copied().unwrap_or_default();
+        assert!(count >= MIN_EXAMPLES, "{name} applies to {count} examples only");
     }
-    assert!(wrong.is_empty(), "{} pairs", wrong.len());
+    compare("missed", &missed, MISSED);
+    compare("added", &added, ADDED);
 }
