@@ -130,7 +130,10 @@ pub(crate) fn loss_texts<'a>(context: &'a Context<'_>, op: &Op, pass: &Backward)
         FunctionId::MODULE => facts.text.as_ref(),
         id => context.slice(facts.function(id).span),
     };
-    let bound = body.lines().filter_map(|line| memfit_source::assigned_text(line, loss));
+    // `loss=losses` on a line of its own is an argument.
+    let is_bound =
+        |line: &&str| line.trim_start().strip_prefix(loss).is_some_and(|rest| rest.starts_with([' ', ':']));
+    let bound = body.lines().filter(is_bound).filter_map(|line| memfit_source::assigned_text(line, loss));
     std::iter::once(loss).chain(bound).collect()
 }
 

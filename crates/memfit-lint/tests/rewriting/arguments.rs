@@ -84,7 +84,7 @@ fn is_method(program: &Program, receiver: &Expr) -> bool {
 
 /// Applies insertions before arguments, which may be nested.
 fn nested(program: &Program, edits: Edits) -> Option<String> {
-    edits.as_insertions().apply(&program.text)
+    edits.into_insertions().apply(&program.text)
 }
 
 /// Numbers in divisions and remainders come from an object of arguments.

@@ -211,10 +211,10 @@ fn out_of_loop(program: &Program, with_step: bool) -> Option<String> {
             } else {
                 (format!("{indent}def {name}({list}):\n"), format!("{name}({list})"))
             };
-            let moved: String = program.text[own_lines.clone()]
-                .lines()
-                .map(|line| format!("{indent}    {}\n", line.strip_prefix(&old).unwrap_or(line)))
-                .collect();
+            let mut moved = String::new();
+            for line in program.text[own_lines.clone()].lines() {
+                let _ = writeln!(moved, "{indent}    {}", line.strip_prefix(&old).unwrap_or(line));
+            }
             let mut edits = Edits::default();
             edits.insert(
                 program.line_start(span(host).start),

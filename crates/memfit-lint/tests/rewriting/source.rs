@@ -95,7 +95,7 @@ impl Edits {
     }
 
     /// Keeps what replacements put before the text that they replace, which they must keep as it is.
-    pub(crate) fn as_insertions(self) -> Self {
+    pub(crate) fn into_insertions(self) -> Self {
         Self(
             self.0
                 .into_iter()

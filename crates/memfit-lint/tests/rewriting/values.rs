@@ -13,7 +13,8 @@ pub(crate) fn with_temporaries(program: &Program) -> Option<String> {
     }
     repeat(program, |program| {
         let number = program.text.matches("tmp_").count();
-        let free = (number..).find(|number| !program.text.contains(&format!("tmp_{number}")))?;
+        let is_free = |number: &usize| !program.text.contains(&format!("tmp_{number}"));
+        let free = (number..=2 * number).find(is_free)?;
         for scope in blocks(program.body()) {
             for stmt in scope.block {
                 let Some(lifted) = value_of(stmt).and_then(liftable) else { continue };
@@ -237,10 +238,7 @@ pub(crate) fn loss_in_tuple(program: &Program) -> Option<String> {
 }
 
 /// A list or a sum that begins empty, and where it stands.
-fn accumulator<'a>(
-    program: &'a Program,
-    is_empty: impl Fn(&Expr) -> bool,
-) -> Option<(&'a str, &'a Stmt, &'a Expr)> {
+fn accumulator(program: &Program, is_empty: impl Fn(&Expr) -> bool) -> Option<(&str, &Stmt, &Expr)> {
     statements(program.body()).into_iter().find_map(|stmt| {
         let Stmt::Assign(node) = stmt else { return None };
         let [Expr::Name(target)] = &node.targets[..] else { return None };

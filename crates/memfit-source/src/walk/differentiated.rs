@@ -203,6 +203,12 @@ fn is_item(node: &ExprSubscript) -> bool {
         && matches!(&*node.slice, Expr::StringLiteral(_))
 }
 
+/// Value of `losses["total"]`, if `losses` is a dictionary of which this item is known.
+fn named_item(node: &ExprSubscript, owner: &Value) -> Option<Value> {
+    let Expr::StringLiteral(key) = &*node.slice else { return None };
+    owner.named.as_ref()?.get(key.value.to_str()).cloned()
+}
+
 impl<'a> Walker<'a> {
     /// Value of `losses["total"]`, if `backward()` is called on it.
     pub(super) fn differentiated_item(&mut self, node: &'a ExprSubscript, owner: &Value) -> Option<Value> {
@@ -218,7 +224,7 @@ impl<'a> Walker<'a> {
         }
         // One of the results of a model or a criterion has their graph.
         let is_result = matches!(owner.kind, Kind::Tensor) && owner.graph.is_known();
-        let mut value = if let Some(item) = self.named_item(node, owner) {
+        let mut value = if let Some(item) = named_item(node, owner) {
             item
         } else if is_result {
             Value::tensor(owner.graph.clone()).with_device(owner.device)
@@ -231,12 +237,6 @@ impl<'a> Walker<'a> {
         let how = CounterBinding::Elsewhere;
         self.frame.env.set(name, Binding { value: value.clone(), looped, outer: looped, how });
         Some(value)
-    }
-
-    /// Value of `losses["total"]`, if `losses` is a dictionary of which this item is known.
-    fn named_item(&self, node: &ExprSubscript, owner: &Value) -> Option<Value> {
-        let Expr::StringLiteral(key) = &*node.slice else { return None };
-        owner.named.as_ref()?.get(key.value.to_str()).cloned()
     }
 
     /// Gives the results from which a differentiated loss is taken, as in `loss = results["loss"]`, the

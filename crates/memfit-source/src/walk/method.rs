@@ -5,14 +5,13 @@ use ruff_python_ast::{Expr, ExprCall};
 use super::Walker;
 use super::callee::is_silent;
 use super::definitions::dotted;
-use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
 use super::method_names::{
     dotted_receiver, has_no_gradient, is_accelerate_or_fabric, is_fabric, is_gradient, is_of_arrays,
     takes_plain_arguments, takes_sizes,
 };
-use crate::facts::{Argument, Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
+use crate::facts::{Argument, Backward, Call, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
@@ -435,24 +434,6 @@ impl<'a> Walker<'a> {
                 Value { kind, graph, flags, ..value }
             }
         }
-    }
-
-    /// `h.detach_()` cuts `h` off, and in `for h in hidden:` all of `hidden`.
-    fn detached_in_place(&mut self, name: &'a str, result: &Value) {
-        let Some(binding) = self.frame.env.get(name).cloned() else { return };
-        if let CounterBinding::Target(id) = binding.how {
-            let mut whole = self.slice(self.facts.loops[id.index()].iterable);
-            // `enumerate(hidden)`, `tqdm(hidden, desc="cut")`
-            while let Some((_, inner)) = whole.split_once('(') {
-                whole = inner.split([',', ')']).next().unwrap_or(inner).trim();
-            }
-            if let Some(of) = self.frame.env.get(whole).cloned() {
-                let mut value = of.value;
-                value.cut_graphs(Flags::CUT_OFF);
-                self.frame.env.set(whole, Binding { value, ..of });
-            }
-        }
-        self.frame.env.set(name, Binding { value: result.clone(), ..binding });
     }
 
     /// `x.div_(k)` changes `x`.
