@@ -25,7 +25,6 @@ pub use value::*;
 pub use weights::{Model, Overlap, Weights};
 
 mod query;
-
 pub use query::assigned_text;
 
 macro_rules! ids {

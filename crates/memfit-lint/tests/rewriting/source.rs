@@ -255,7 +255,7 @@ pub(crate) fn free(definition: &Stmt) -> Names {
     }
 }
 
-/// Names written in statements, without those in functions that they define, and with definitions and imports.
+/// Names written in statements, with definitions and imports, and without those inside of functions.
 pub(crate) fn bound(body: &[Stmt]) -> Names {
     struct Bound(Names);
     impl<'a> Visitor<'a> for Bound {

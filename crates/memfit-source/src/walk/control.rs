@@ -381,8 +381,8 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Target and iterator of `batch = next(batches)`, if a body begins with it, and ends the loop when there is no
-/// other.
+/// Target and iterator of `batch = next(batches)`, if a body begins with it, and leaves the loop at the end
+/// of the batches.
 fn taken_with_next(body: &[Stmt]) -> Option<(&Expr, &Expr)> {
     let [Stmt::Try(first), ..] = body else { return None };
     let [only] = first.body.as_slice() else { return None };

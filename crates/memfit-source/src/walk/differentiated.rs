@@ -262,7 +262,7 @@ impl<'a> Walker<'a> {
         self.frame.env.set(whole, binding);
     }
 
-    /// Gives results of which one item is differentiated, `results["loss"].backward()`, the graph of the item.
+    /// Gives results of which one item is differentiated, `results["loss"].backward()`, the graph of it.
     fn share_graph(&mut self, whole: &'a Expr, loss: &Value) {
         let Some(whole) = dotted(whole, self.text) else { return };
         let Some(binding) = self.frame.env.get(whole) else { return };
