@@ -148,9 +148,7 @@ fn phase<'a>(context: &'a Context<'_>, id: GuardId) -> Option<Phase<'a>> {
 fn flag_of<'a>(context: &'a Context<'_>, test: Span) -> Option<&'a str> {
     let name = context.slice(test);
     let before = &context.facts.text[..test.start as usize];
-    let line = before.lines().rev().take(80).find_map(|line| {
-        line.trim().strip_prefix(name)?.trim_start().strip_prefix('=').filter(|rest| !rest.starts_with('='))
-    })?;
+    let line = before.lines().rev().take(80).find_map(|line| memfit_source::assigned_text(line, name))?;
     Some(line.trim().trim_matches(['(', ')'])).filter(|line| line.ends_with(" is not None"))
 }
 

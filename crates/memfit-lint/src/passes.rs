@@ -277,3 +277,32 @@ pub(crate) fn is_fed_by(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) 
     let mut words = words(context.slice(pass.span)).skip(1);
     words.any(|word| found.targets.iter().chain(&found.assigned).any(|name| name == word) || grows(word))
 }
+
+/// Returns `true` if the same call is tried without gradients first and raises: some models need them.
+pub(crate) fn is_fallback(context: &Context<'_>, pass: &Pass<'_>) -> bool {
+    let facts = context.facts;
+    let Some(handler) = pass.site.handler.map(|id| facts.handler(id)) else { return false };
+    facts.ops.iter().any(|other| {
+        other.kind == OpKind::Forward
+            && other.site.tried == Some(handler.tried)
+            && other.site.grad == Grad::Off
+            && other.receiver == pass.receiver
+    })
+}
+
+/// Returns `true` if a loop's body ends with a `break`: it processes one batch, and holds one pass.
+pub(crate) fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
+    let found = context.facts.looped(looped);
+    let body = context.slice(Span::new(found.header.end, found.span.end));
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut lines =
+        body.lines().skip(1).filter(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    let Some(first) = lines.next() else { return false };
+    let last = lines.last().unwrap_or(first);
+    last.trim() == "break" && indent(last) == indent(first)
+}
+
+/// Returns `true` if a model of the text disables gradients itself.
+pub(crate) fn is_switched_off(facts: &Facts) -> bool {
+    facts.functions.iter().any(|function| function.grad == Grad::Off && function.name.ends_with(".forward"))
+}

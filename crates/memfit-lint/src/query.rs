@@ -122,6 +122,21 @@ pub(crate) fn backwards(facts: &Facts) -> impl Iterator<Item = (&Op, &Backward)>
     facts.ops.iter().filter_map(|op| Some((op, backward(op)?)))
 }
 
+/// Texts of what a backward pass begins at: that of its loss, and of what the function binds to that name.
+pub(crate) fn loss_texts<'a>(context: &'a Context<'_>, op: &Op, pass: &Backward) -> Vec<&'a str> {
+    let facts = context.facts;
+    let loss = context.slice(pass.loss_span);
+    let body = match op.site.function {
+        FunctionId::MODULE => facts.text.as_ref(),
+        id => context.slice(facts.function(id).span),
+    };
+    // `loss=losses` on a line of its own is an argument.
+    let is_bound =
+        |line: &&str| line.trim_start().strip_prefix(loss).is_some_and(|rest| rest.starts_with([' ', ':']));
+    let bound = body.lines().filter(is_bound).filter_map(|line| memfit_source::assigned_text(line, loss));
+    std::iter::once(loss).chain(bound).collect()
+}
+
 /// Returns `true` if a window is simple: each iteration of its loop does one micro-batch. Rules about windows
 /// only look at these.
 pub(crate) fn is_plain(facts: &Facts, window: &Window) -> bool {
@@ -176,6 +191,10 @@ pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
         return false;
     }
     let position = function.parameters.iter().position(|name| name == root);
+    // A training step that another file calls.
+    if is_step(facts, id) && facts.calls.iter().all(|call| call.function != Some(id)) {
+        return true;
+    }
     facts.calls.iter().filter(|call| call.function == Some(id)).any(|call| {
         let Some(looped) = call.site.looped else { return false };
         let given = match position {
@@ -186,14 +205,12 @@ pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
             }
         };
         // A name of the caller, which no iteration binds or empties.
+        let around = facts.looped(looped);
         words(given).next().is_some_and(|name| {
             name.len() == given.len()
-                && facts.enclosing(Some(looped)).all(|id| {
-                    let around = facts.looped(id);
-                    ![&around.assigned, &around.emptied, &around.targets]
-                        .iter()
-                        .any(|names| names.iter().any(|known| known == name))
-                })
+                && ![&around.assigned, &around.emptied, &around.targets]
+                    .iter()
+                    .any(|names| names.iter().any(|known| known == name))
         })
     })
 }
@@ -238,6 +255,28 @@ pub(crate) fn catches_all(handler: &Handler) -> bool {
             .types
             .iter()
             .any(|name| ["RuntimeError", "Exception", "BaseException"].contains(&name.as_str()))
+}
+
+/// Returns `true` if a site is in a branch that not all iterations of a loop take. After a test of the batch
+/// that leaves it out, such as `if x is None: continue`, all others take the rest.
+pub(crate) fn is_guarded(facts: &Facts, site: &Site, looped: LoopId) -> bool {
+    let leaves_out = |guard: &memfit_source::Guard| {
+        let test = facts.slice(guard.test);
+        let targets = &facts.looped(looped).targets;
+        guard.is_rest
+            && guard.what.counted.is_none()
+            && !test.contains(" in ")
+            && words(test).any(|word| targets.iter().any(|target| target == word))
+            && facts
+                .looped(looped)
+                .index
+                .as_ref()
+                .is_none_or(|(index, _)| !words(test).any(|word| word == index))
+    };
+    facts
+        .guards_of(site.guard)
+        .map(|id| facts.guard(id))
+        .any(|guard| guard.looped == Some(looped) && !leaves_out(guard))
 }
 
 /// Returns `true` if a loop iterates over batches or trains, rather than over epochs.
@@ -376,7 +415,10 @@ fn makes_one_tensor(call: &Call) -> bool {
 /// device.
 pub(crate) fn is_fed_to_models(context: &Context<'_>, target: &str) -> bool {
     let facts = context.facts;
-    let over = |looped: &&Loop| words(context.slice(looped.iterable)).any(|word| word == target);
+    let is_path = |c: char| c.is_alphanumeric() || "_.".contains(c);
+    let over = |looped: &&Loop| {
+        context.slice(looped.iterable).split(|c: char| !is_path(c)).any(|word| word == target)
+    };
     facts.loops.iter().filter(over).any(|looped| {
         facts.calls.iter().any(|call| {
             let inside = looped.span.start <= call.span.start && call.span.end <= looped.span.end;
@@ -396,7 +438,11 @@ const JOINS: &[&str] = &["torch.cat", "torch.stack", "torch.concat", "torch.vsta
 pub(crate) fn joins<'a>(facts: &'a Facts, container: &'a str) -> impl Iterator<Item = &'a Call> {
     facts.calls.iter().filter(move |call| {
         call.path.as_deref().is_some_and(|path| JOINS.contains(&path))
-            && call.arguments.first().is_some_and(|first| facts.slice(first.value_span) == container)
+            && call.arguments.first().is_some_and(|first| {
+                // `torch.stack(history["losses"])`
+                let rest = facts.slice(first.value_span).strip_prefix(container);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+            })
     })
 }
 

@@ -6,7 +6,7 @@ use memfit_source::{Call, Facts, FunctionId, Grad, GraphState, Op, OpKind, Span}
 use crate::evaluation::{
     HELP, WHY, feeds_back, is_tested, is_trained_through, runs_in_training, wants_gradients,
 };
-use crate::passes::{is_fed_by, is_pass, passes};
+use crate::passes::{is_fallback, is_fed_by, is_pass, is_switched_off, passes, runs_once};
 use crate::query::backwards;
 use crate::rule::{Context, Findings};
 
@@ -188,6 +188,9 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
         .collect();
     looped.sort_unstable();
     looped.dedup();
+    if is_switched_off(facts) {
+        return;
+    }
     for id in looped.into_iter().filter(|id| *id != FunctionId::MODULE) {
         let function = facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
@@ -213,7 +216,10 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .iter()
                 .any(|call| call.span == pass.span && !call.is_statement && !call.result.graph.is_none());
             pass.is_own
-                && pass.site.looped.is_some_and(|id| is_fed_by(context, pass, id) && !feeds_back(context, id))
+                && !is_fallback(context, pass)
+                && pass.site.looped.is_some_and(|id| {
+                    is_fed_by(context, pass, id) && !feeds_back(context, id) && !runs_once(context, id)
+                })
                 && is_bound
         });
         if let Some(pass) = pass.filter(|pass| !is_reported(findings, pass.span)) {

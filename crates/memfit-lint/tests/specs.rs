@@ -3,74 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use memfit_lint::{Config, check_source, page, rules};
 
-/// Context of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    Found,
-    LeftAlone,
-    CannotBeDecided,
-}
+#[path = "support/specs.rs"]
+mod specs;
 
-struct Block {
-    part: Part,
-    line: usize,
-    text: String,
-}
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("specs")
-}
-
-/// Blocks of a specification, each with the common preamble.
-fn blocks(text: &str) -> Vec<Block> {
-    let mut given = String::new();
-    let mut blocks = Vec::new();
-    let mut part = Part::Found;
-    let mut open: Option<(bool, usize, String)> = None;
-    for (number, line) in text.lines().enumerate() {
-        if let Some((is_given, begin, code)) = &mut open {
-            if line == "```" {
-                if *is_given {
-                    given = std::mem::take(code);
-                } else {
-                    blocks.push(Block { part, line: *begin, text: format!("{given}{code}") });
-                }
-                open = None;
-            } else {
-                code.push_str(line);
-                code.push('\n');
-            }
-            continue;
-        }
-        match line {
-            "## Found" => part = Part::Found,
-            "## Left alone" => part = Part::LeftAlone,
-            "## Cannot be decided" => part = Part::CannotBeDecided,
-            "```python given" => open = Some((true, number + 1, String::new())),
-            "```python" => open = Some((false, number + 1, String::new())),
-            _ => {}
-        }
-    }
-    blocks
-}
-
-/// Lines with findings of the rule that a block expects, with the severity.
-fn expected(block: &Block, rule: &str) -> Vec<(u32, String)> {
-    block
-        .text
-        .lines()
-        .enumerate()
-        .filter_map(|(number, line)| {
-            let (_, comment) = line.rsplit_once("# ")?;
-            let severity = comment.strip_suffix(&format!(": [{rule}]"))?;
-            Some((number as u32 + 1, severity.to_owned()))
-        })
-        .collect()
-}
+use specs::{Block, Part, blocks, expected, folder};
 
 fn found(block: &Block, rule: &str, config: &Config) -> Vec<(u32, String)> {
     let source = check_source(Path::new("spec.py"), &block.text, config).unwrap();
@@ -97,7 +37,7 @@ fn every_rule_does_what_its_specification_says() {
         assert!(count(Part::CannotBeDecided) >= 1, "{} has none that cannot be decided", rule.name);
         let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
         for block in &blocks {
-            let (expected, found) = (expected(block, rule.name), found(block, rule.name, &config));
+            let (expected, found) = (expected(&block.text, rule.name), found(block, rule.name, &config));
             assert_eq!(expected.is_empty(), block.part != Part::Found, "{}, line {}", rule.name, block.line);
             if expected != found {
                 wrong.push(format!(

@@ -47,7 +47,7 @@ use crate::names;
 use crate::position::Span;
 use crate::project::{ArraySwitch, ClassExport, Imports, Index, StoredParameters, Summary};
 use definitions::Definitions;
-use env::{Binding, Env, Graphs};
+use env::{Binding, Env, Graphs, forget_graphs};
 use full_names::Names;
 
 /// Maximum nesting that is analysed; anything deeper is unknown.
@@ -75,6 +75,8 @@ struct Frame<'a> {
     /// Stores with the graphs of their values.
     stores: Vec<(Store, Graph)>,
     stored_parts: Vec<(Store, Graph)>,
+    /// States of the graphs of stores, by their index, at the end of a branch that leaves.
+    left: FxHashMap<usize, GraphState>,
     escaped: FxHashSet<&'a str>,
     /// `true` if it yields values.
     yields: bool,
@@ -105,6 +107,8 @@ struct Frame<'a> {
     outer: Option<Arc<FxHashMap<&'a str, Binding>>>,
     /// Names on which `backward()` is called.
     differentiated: FxHashSet<&'a str>,
+    /// Names of iterables that wrap others, and what they are: `bar` of `bar = tqdm(enumerate(loader))`.
+    iterables: FxHashMap<&'a str, &'a Expr>,
 }
 
 pub(crate) struct Walker<'a> {
@@ -217,6 +221,7 @@ impl Frame<'_> {
             ops: Vec::new(),
             stores: Vec::new(),
             stored_parts: Vec::new(),
+            left: FxHashMap::default(),
             escaped: FxHashSet::default(),
             yields: false,
             returned: None,
@@ -233,6 +238,7 @@ impl Frame<'_> {
             globals: FxHashSet::default(),
             outer: None,
             differentiated: FxHashSet::default(),
+            iterables: FxHashMap::default(),
         }
     }
 }
@@ -351,15 +357,7 @@ impl<'a> Walker<'a> {
         self.body(&module.body);
         let frame = self.leave();
         let names = frame.env.into_names();
-        self.module = names
-            .into_iter()
-            .map(|(name, mut binding)| {
-                binding.value.graph = Graph::unknown().clone_if(!binding.value.graph.is_none());
-                binding.value.forget_item_graphs();
-                (binding.looped, binding.outer) = (None, None);
-                (name, binding)
-            })
-            .collect();
+        self.module = Arc::unwrap_or_clone(forget_graphs(&names));
     }
 
     /// Ends a frame and records its stores and operations.
@@ -399,6 +397,8 @@ impl<'a> Walker<'a> {
         let depth = std::mem::replace(&mut self.depth, 0);
         self.frame.outer = if parent == saved.function && parent != FunctionId(0) {
             self.closures.get(&id).cloned()
+        } else if parent != FunctionId(0) {
+            self.closures.get(&id).map(|seen| forget_graphs(seen))
         } else {
             None
         };

@@ -24,6 +24,7 @@
 //! ## References
 //! - [Anomaly detection](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
 
+use crate::query::is_guarded;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -61,7 +62,8 @@ fn around_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     for with in &facts.withs {
         let named = with.path.as_deref().is_some_and(|path| path.ends_with("autograd.detect_anomaly"));
         let item = context.slice(with.item);
-        let off = item.contains("False") || item.contains('=') || with.site.guard.is_some();
+        let guarded = with.site.looped.is_none_or(|looped| is_guarded(facts, &with.site, looped));
+        let off = item.contains("False") || item.contains('=') || guarded;
         let Some(looped) = with.site.looped.filter(|_| named && !off) else { continue };
         if facts.trains(looped) {
             findings

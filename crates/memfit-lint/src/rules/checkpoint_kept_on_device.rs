@@ -92,8 +92,7 @@ fn is_let_go(facts: &Facts, load: &Call, name: &str) -> bool {
         line.trim().strip_prefix("del ").is_some_and(|names| words(names).any(|word| word == name))
     };
     let binds = |line: &str| {
-        let value = line.trim().strip_prefix(name).and_then(|rest| rest.trim_start().strip_prefix('='));
-        value.is_some_and(|value| !value.starts_with('=') && !value.contains("load("))
+        memfit_source::assigned_text(line, name).is_some_and(|value| !value.contains("load("))
     };
     body.lines().any(|line| deletes(line) || binds(line))
 }

@@ -30,6 +30,7 @@
 
 use memfit_source::{Call, Facts, IterableKind, LoopId};
 
+use crate::query::is_guarded;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -43,7 +44,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !over_batches && !compiles_again(facts, call, looped) {
             continue;
         }
-        if !facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped)) {
+        if !is_guarded(facts, &call.site, looped) {
             let (what, over) = if over_batches { ("iteration", "batches") } else { ("epoch", "epochs") };
             findings
                 .report(call.span, format!("the model is compiled in every {what}"))

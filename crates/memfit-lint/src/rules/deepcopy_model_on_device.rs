@@ -52,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && context.project.on_card
             && is_given(context, call, first);
         let is_state = matches!(first.value.kind, Kind::StateDict)
-            || first.value.is_unknown() && model_in(context.slice(first.value_span)).is_some();
+            || first.value.is_unknown() && model_in(state_text(context, call, first)).is_some();
         let weights = is_state && (first.value.device.is_gpu() || made_elsewhere);
         let is_again = repeats(context.facts, &call.site) || is_callback(context.facts, call.site.function);
         if weights && is_again {
@@ -71,7 +71,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
     }
     let facts = context.facts;
-    for store in &facts.stores {
+    for store in facts.kept() {
         let into = store.kind == StoreKind::Append
             || store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
@@ -120,7 +120,7 @@ fn is_copy(context: &Context<'_>, store: &Store) -> bool {
         call.is("copy.deepcopy")
             && call.site.function == store.site.function
             && call.site.looped == store.site.looped
-            && facts.bound_to(call.span) == Some(name)
+            && (facts.bound_to(call.span) == Some(name) || call.span == store.value_span)
     })
 }
 
@@ -132,11 +132,24 @@ fn model_in(text: &str) -> Option<&str> {
     is_model.then_some(owner)
 }
 
+/// Text of a state, or of what the same function has bound it to: `model.state_dict()`.
+fn state_text<'a>(context: &'a Context<'_>, copy: &Call, state: &Argument) -> &'a str {
+    let facts = context.facts;
+    let text = context.slice(state.value_span);
+    let made = facts.calls.iter().find(|made| {
+        made.is_method("state_dict")
+            && made.site.function == copy.site.function
+            && made.site.order < copy.site.order
+            && facts.bound_to(made.span) == Some(text)
+    });
+    made.map_or(text, |made| context.slice(made.span))
+}
+
 /// Returns `true` for the state of a model that the function, or the constructor of its class, gets as an
 /// argument.
 fn is_given(context: &Context<'_>, call: &Call, state: &Argument) -> bool {
     let facts = context.facts;
-    let text = context.slice(state.value_span);
+    let text = state_text(context, call, state);
     let Some(model) = text.strip_suffix(".state_dict()") else { return false };
     let model = model_in(text).unwrap_or(model);
     let model = model.strip_suffix(".module").unwrap_or(model);

@@ -78,7 +78,10 @@ fn has_other_source(context: &Context<'_>, call: &Call) -> bool {
         !MODULES.iter().any(|(module, _)| *module == import.module)
             && import.module.starts_with("torch")
             && import.module != "torch.cuda"
-            && import.names.iter().any(|(_, bound)| bound == name)
+            && import.names.iter().any(|(imported, bound)| {
+                let full = format!("{}.{imported}.", import.module);
+                bound == name && !call.path.as_deref().is_some_and(|path| path.starts_with(&full))
+            })
     })
 }
 

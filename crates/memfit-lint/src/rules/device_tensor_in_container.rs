@@ -39,7 +39,7 @@ use memfit_source::{
 
 use crate::data::is_over_data;
 use crate::query::{
-    grows, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor, words,
+    grows, has_constant_key, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor, words,
 };
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -56,13 +56,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     of_steps(context, findings);
     of_returned(context, findings);
     of_trainers(context, findings);
-    let adds = |store: &&Store| matches!(store.kind, StoreKind::Append | StoreKind::Join);
+    let adds = |store: &&Store| {
+        matches!(store.kind, StoreKind::Append | StoreKind::Join)
+            || store.kind == StoreKind::Item
+                && matches!(store.target_value.kind, Kind::Container { .. })
+                && !has_constant_key(context, store)
+    };
     for store in facts.stores.iter().filter(adds).chain(&facts.stored_parts) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();
         // After the backward pass, an output has no activations left, but its own storage.
         let after = |state: GraphState| matches!(state, GraphState::Freed | GraphState::Kept);
-        let passed = after(store.graph_then) && after(store.graph);
+        let passed = (after(store.graph_then) || store.graph_then == GraphState::Live) && after(store.graph);
         if !(cut || passed) || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) {
             continue;
         }
@@ -111,7 +116,7 @@ const MIN_STEPS: i64 = 10;
 /// that counts, each of whose iterations also steps an optimizer.
 fn steps_in(facts: &Facts, looped: LoopId) -> bool {
     let runs = |is: fn(&OpKind) -> bool| {
-        let own = |op: &&memfit_source::Op| op.site.looped == Some(looped) && op.via.is_none();
+        let own = |op: &&memfit_source::Op| op.site.looped == Some(looped);
         facts.ops.iter().filter(own).any(|op| is(&op.kind))
     };
     let passes = || runs(|kind| matches!(kind, OpKind::Backward(_)));

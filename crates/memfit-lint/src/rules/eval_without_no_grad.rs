@@ -36,11 +36,11 @@
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
 use memfit_source::{
-    Facts, FunctionId, Grad, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind,
+    Facts, FunctionId, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind,
 };
 
 use crate::data::is_over_data;
-use crate::passes::{Pass, is_fed_by, is_volatile, mode_of, passes};
+use crate::passes::{Pass, is_fallback, is_fed_by, is_switched_off, is_volatile, mode_of, passes, runs_once};
 use crate::query::grows;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -115,30 +115,6 @@ fn collecting(facts: &Facts, looped: LoopId) -> Option<&Store> {
     })
 }
 
-/// Returns `true` if the same call is tried without gradients first and raises: some models need them.
-fn is_fallback(context: &Context<'_>, pass: &Pass<'_>) -> bool {
-    let facts = context.facts;
-    let Some(handler) = pass.site.handler.map(|id| facts.handler(id)) else { return false };
-    facts.ops.iter().any(|other| {
-        other.kind == OpKind::Forward
-            && other.site.tried == Some(handler.tried)
-            && other.site.grad == Grad::Off
-            && other.receiver == pass.receiver
-    })
-}
-
-/// Returns `true` if a loop's body ends with a `break`: it processes one batch, and holds one pass.
-fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
-    let found = context.facts.looped(looped);
-    let body = context.slice(memfit_source::Span::new(found.header.end, found.span.end));
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let mut lines =
-        body.lines().skip(1).filter(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
-    let Some(first) = lines.next() else { return false };
-    let last = lines.last().unwrap_or(first);
-    last.trim() == "break" && indent(last) == indent(first)
-}
-
 fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
     let facts = context.facts;
     let function = pass.site.function;
@@ -151,11 +127,8 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
             || near && matches!(other.kind, OpKind::AutogradGrad)
     });
     // Models that differentiate or disable gradients themselves are excluded.
-    let switches = |function: &memfit_source::Function| {
-        function.grad == Grad::Off && function.name.ends_with(".forward")
-    };
     if context.project.differentiates
-        || facts.functions.iter().any(switches)
+        || is_switched_off(facts)
         || is_dropped(context, pass)
         || adapts(context, pass)
         || is_frozen_before(context, pass)

@@ -40,7 +40,8 @@
 use memfit_source::{Backward, Flags, Grad, GraphState, Kind, Op, OpKind, Store, StoreKind, Value};
 
 use crate::query::{
-    backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins, words,
+    backwards, grows, grows_in_object, has_constant_key, is_fed_to_models, joined_on_device, joins, repeats,
+    words,
 };
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -288,8 +289,13 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
         let attribute = store.target.strip_prefix("self.").unwrap_or_default();
         // What trains on the losses of layers empties their lists from outside.
         let is_collected = attribute.contains("loss") || attribute.is_empty();
-        let emptied = [format!("{attribute}.clear("), format!("{attribute} = []"), format!("{attribute}[:]")];
-        let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>();
+        let emptied = [format!("{attribute}.clear("), format!("{attribute}[:]")];
+        let is_made = |line: &&str| {
+            let owned = line.split_once(&format!(".{attribute}")).map(|(_, rest)| format!("{attribute}{rest}"));
+            owned.is_some_and(|line| memfit_source::assigned_text(&line, attribute) == Some("[]"))
+        };
+        let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>()
+            + facts.text.lines().filter(is_made).count();
         // `if key in self.cache: return self.cache[key]`
         let is_cache = context.slice(function.span).contains(&format!(" in {}", store.target));
         if module
@@ -321,6 +327,14 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// of the one before.
 fn of_parameters(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    for store in facts.stores.iter().filter(|store| averages_parameter(context, store)) {
+        findings
+            .report(
+                store.span,
+                format!("`{}` averages parameters with their graph: each average keeps the one before, and a copy of the weights in every iteration", store.target),
+            )
+            .help("use `parameter.detach()`, or update under `torch.no_grad()`");
+    }
     for store in facts.stores.iter().filter(|store| store.kind == StoreKind::GiveSum) {
         let Kind::Tuple(parts) = &store.value.kind else { continue };
         // `detach()`, `data` and `no_grad` leave none.
@@ -335,6 +349,25 @@ fn of_parameters(context: &Context<'_>, findings: &mut Findings<'_>) {
             )
             .help("pass `parameter.detach()`, or update under `torch.no_grad()`");
     }
+}
+
+/// Returns `true` for `average[name] = decay * average[name] + (1 - decay) * p`, where a loop over parameters
+/// binds `p`, and another loop, or a training step, repeats that.
+fn averages_parameter(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let Some(looped) = store.site.looped.map(|id| facts.looped(id)) else { return false };
+    let over = context.slice(looped.iterable);
+    let value = context.slice(store.value_span);
+    let is_item = context.slice(store.span).strip_prefix(store.target.as_str()).is_some_and(|rest| rest.starts_with('['));
+    let of_parameter = over.contains("parameters()")
+        && looped.targets.iter().any(|target| words(value).any(|word| word == target));
+    store.kind == StoreKind::Add
+        && is_item
+        && of_parameter
+        && store.site.grad == Grad::On
+        && !store.value.graph.is_none()
+        && repeats(facts, &looped.site)
+        && !context.may_be_without_grad(store.site.function)
 }
 
 #[cfg(test)]

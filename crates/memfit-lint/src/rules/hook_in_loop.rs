@@ -31,7 +31,7 @@
 
 use memfit_source::{Call, FunctionId, LoopId};
 
-use crate::query::{is_batch_loop, words};
+use crate::query::{is_batch_loop, is_guarded, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -59,7 +59,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let id = hook.site.function;
         let function = facts.function(id);
         let removes = context.slice(function.span).contains("remove(");
-        if id == FunctionId::MODULE || function.name.ends_with("__init__") || !hook.is_statement || removes {
+        // `copy = make_model()` in the function
+        let makes = hook.receiver.as_ref().is_some_and(|of| {
+            words(context.slice(of.span)).next().is_some_and(|root| {
+                function.binds.iter().any(|name| name == root)
+                    && facts.calls.iter().any(|call| call.site.function == id && facts.bound_to(call.span) == Some(root))
+            })
+        });
+        if id == FunctionId::MODULE
+            || function.name.ends_with("__init__")
+            || !hook.is_statement
+            || removes
+            || makes
+        {
             continue;
         }
         let from_loop = facts.calls.iter().filter(|call| call.function == Some(id)).find_map(|call| {
@@ -76,7 +88,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn batch_loop(context: &Context<'_>, call: &Call, of: Option<&str>) -> Option<LoopId> {
     let facts = context.facts;
     let looped = facts.enclosing(call.site.looped).find(|id| is_batch_loop(facts, *id))?;
-    let guarded = facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped));
+    let guarded = is_guarded(facts, &call.site, looped);
     let around = facts.looped(looped);
     let made = of.and_then(|text| words(text).next()).is_some_and(|root| {
         facts.enclosing(call.site.looped).any(|id| {

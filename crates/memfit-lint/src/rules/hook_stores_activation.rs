@@ -70,7 +70,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         return;
     }
     lambdas(context, &hooks, findings);
-    for store in facts.stores.iter().filter(|store| hooks.contains(&store.site.function)) {
+    for store in facts.kept().filter(|store| hooks.contains(&store.site.function)) {
         if store.site.grad == Grad::Off {
             continue;
         }

@@ -26,9 +26,9 @@
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{GraphState, StoreKind};
+use memfit_source::{GraphState, IterableKind, StoreKind};
 
-use crate::query::backwards;
+use crate::query::{backwards, loss_texts, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -48,7 +48,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         else {
             continue;
         };
-        let over_batches = store.site.looped.is_some_and(|id| facts.over_batches(id));
+        // `for batch in micro_batches`
+        let over_batches = store.site.looped.is_some_and(|id| {
+            let found = facts.looped(id);
+            let names_batches = || words(context.slice(found.iterable)).any(|word| word.contains("batch"));
+            facts.over_batches(id) || found.iterable_kind == IterableKind::Other && names_batches()
+        });
         if !over_batches || store.graph_then != GraphState::Live {
             continue;
         }
@@ -58,7 +63,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             op.site.function == store.site.function
                 && op.site.order > end
                 && !facts.within(&op.site, looped)
-                && mentions(context.slice(backward.loss_span), &store.target)
+                && loss_texts(context, op, backward).iter().any(|text| mentions(text, &store.target))
         });
         let Some((op, _)) = passed else { continue };
         findings

@@ -79,8 +79,6 @@ fn read_at_once(context: &Context<'_>, copy: &Call) -> Option<Span> {
     let between = context.slice(Span::new(copy.span.end, read.span.start));
     let waits =
         ["synchronize", "wait", ".item()", ".tolist()", ".cpu()"].iter().any(|word| between.contains(word));
-    let anew = between.lines().any(|line| {
-        line.trim_start().strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('='))
-    });
+    let anew = between.lines().any(|line| memfit_source::assigned_text(line, name).is_some());
     (!waits && !anew).then_some(read.span)
 }

@@ -32,6 +32,7 @@
 
 use memfit_source::{Kind, OpKind};
 
+use crate::query::is_guarded;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -43,7 +44,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer) && call.path.is_some())
     {
         let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
-        let guarded = facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped));
+        let guarded = is_guarded(facts, &call.site, looped);
         let steps = facts
             .ops
             .iter()

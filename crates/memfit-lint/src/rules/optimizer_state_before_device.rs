@@ -108,8 +108,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let anew = facts.calls.iter().any(|call| {
             call.site.order > loaded.site.order && matches!(call.result.kind, Kind::Optimizer) && same(call)
         });
+        // An attribute may be moved in another method.
         let own = context.slice(facts.function(loaded.site.function).span);
-        let own = if own.is_empty() { &facts.text } else { own };
+        let own = if own.is_empty() || name.starts_with("self.") { &facts.text } else { own };
         let state = format!("{name}.state");
         let by_hand = own.match_indices(&state).any(|(at, _)| !own[at + state.len()..].starts_with('_'));
         let steps = facts

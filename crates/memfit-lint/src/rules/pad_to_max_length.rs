@@ -41,7 +41,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     // Compiled and captured graphs need a fixed shape.
     let fixed = ["torch.compile", "cuda.graph", "CUDAGraph", "torch_xla", "static_shape"]
         .iter()
-        .any(|word| facts.text.contains(word));
+        .any(|word| facts.text.contains(word))
+        || facts.calls.iter().any(|call| call.is("torch.compile"));
     // The text encoders of image models were trained with all of their tokens, including padding.
     let text = facts.text.to_ascii_lowercase();
     let conditions = ["clip", "diffus", "prompt", "text_encoder"].iter().any(|word| text.contains(word));

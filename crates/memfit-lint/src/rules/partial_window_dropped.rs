@@ -97,7 +97,8 @@ fn skips_rest(context: &Context<'_>, window: &Window) -> bool {
         let (name, value) = line.trim().split_once(" = ")?;
         let (counted, by) = value.split_once("//")?;
         let is_it = counted.trim() == counter && by.split('#').next().is_some_and(|by| by.trim() == period);
-        is_it.then_some(name)
+        // `step: int = i // k`
+        is_it.then(|| name.split(':').next().unwrap_or(name).trim_end())
     });
     let Some(number) = number else { return false };
     let mut passes = window.backwards.iter().flat_map(|index| facts.guards_of(facts.ops[*index].site.guard));

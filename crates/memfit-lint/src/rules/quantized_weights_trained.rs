@@ -85,8 +85,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let between =
             |trains: &&memfit_source::Call| &facts.text[loaded.span.end as usize..trains.span.start as usize];
         // A model that is bound again may have other layers around the quantized one.
-        let again = format!("{model} = ");
-        if let Some(trains) = trains.filter(|trains| !between(trains).contains(&again)) {
+        let again = |text: &str| text.lines().any(|line| memfit_source::assigned_text(line, model).is_some());
+        if let Some(trains) = trains.filter(|trains| !again(between(trains))) {
             findings
                 .report(
                     trains.span,

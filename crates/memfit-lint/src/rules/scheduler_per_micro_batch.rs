@@ -87,10 +87,7 @@ pub(super) fn counts_batches(context: &Context<'_>, argument: &Argument) -> bool
     let counts = |text: &str| text.contains("len(") && !text.contains('/');
     let text = context.slice(argument.value_span);
     let assigned = |line: &str| {
-        line.trim_start().strip_prefix(text).is_some_and(|rest| {
-            let rest = rest.trim_start();
-            rest.starts_with('=') && !rest.starts_with("==") && counts(rest)
-        })
+        memfit_source::assigned_text(line, text).is_some_and(counts)
     };
     let is_name = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
     counts(text) || is_name && context.facts.text.lines().any(assigned)

@@ -122,8 +122,8 @@ fn used_after(context: &Context<'_>, store: &Store, looped: memfit_source::LoopI
         .match_indices(&store.target)
         .find(|(at, name)| !rest[..*at].ends_with(part) && !rest[at + name.len()..].starts_with(part));
     let is_read = first.is_some_and(|(at, name)| {
-        let next = rest[at + name.len()..].trim_start();
-        !next.starts_with('=') || next.starts_with("==")
+        let line = rest[at..].lines().next().unwrap_or_default();
+        memfit_source::assigned_text(line, name).is_none()
     });
     is_read || (store.target.starts_with("self.") && facts.text.matches(&store.target).count() > 1)
 }

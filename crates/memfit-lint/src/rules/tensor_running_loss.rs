@@ -40,7 +40,7 @@
 use memfit_source::{Flags, Grad, GraphState, Kind, LoopId, Store, StoreKind, Value};
 
 use crate::passes::runs_model;
-use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, words};
+use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, loss_texts, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -51,6 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     of_meters(context, findings);
     of_steps(context, findings);
     of_methods(context, findings);
+    of_helpers(context, findings);
     for store in &facts.stores {
         if !matches!(store.graph, GraphState::Freed | GraphState::Kept) {
             continue;
@@ -102,7 +103,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // A sum that is trained on is no running loss.
         let trained = backwards(facts).any(|(op, backward)| {
             op.site.function == store.site.function
-                && has_word(context.slice(backward.loss_span), &store.target)
+                && loss_texts(context, op, backward).iter().any(|text| has_word(text, &store.target))
         });
         // A loss stored before the backward pass is freed by its own pass, or it is part of another loss.
         let own = store.graph_then != GraphState::Live
@@ -112,9 +113,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     let names = context.slice(store.value_span);
                     let mut names = names.split(|c: char| !(c.is_alphanumeric() || "_.".contains(c)));
                     names.any(|name| has_word(context.slice(backward.loss_span), name) && is_name(name))
-                        || is_item_sum(context, store) && backward.loss.graph.contains(&store.value.graph)
+                        || backward.loss.graph.contains(&store.value.graph)
                 }
-                How::List | How::Given | How::Kept => backward.loss.graph == store.value.graph,
+                How::List | How::Given | How::Kept => {
+                    let is_it = |value: &Value| backward.loss.graph == value.graph;
+                    let one = |parts: &[Value]| parts.iter().any(|part| is_loss(part) && is_it(part));
+                    is_it(&store.value) || matches!(&store.value.kind, Kind::Tuple(parts) if one(parts))
+                }
             });
         if trained || !own {
             continue;
@@ -161,11 +166,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
     }
     crate::meters::report(context, findings);
-}
-
-/// Returns `true` for `sums[name] = sums.get(name, 0) + value`, as a dictionary of losses is summed up.
-fn is_item_sum(context: &Context<'_>, store: &Store) -> bool {
-    context.slice(store.span).strip_prefix(store.target.as_str()).is_some_and(|rest| rest.starts_with('['))
 }
 
 /// Returns `true` for a list that the loop makes anew now and then, such as at each line of a log, of
@@ -261,6 +261,44 @@ fn of_methods(context: &Context<'_>, findings: &mut Findings<'_>) {
                     format!("`{}` keeps the graph of every call's loss: nothing empties it", store.target),
                 )
                 .help(format!("store `{text}.item()`"));
+        }
+    }
+}
+
+/// Finds losses that a function, which computes a loss for its caller to train on, also adds to what it is
+/// given: `metrics["loss"] += loss`.
+fn of_helpers(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let adds = |store: &&Store| matches!(store.kind, StoreKind::Add | StoreKind::Append);
+    for store in facts.stores.iter().filter(adds) {
+        let id = store.site.function;
+        let function = facts.function(id);
+        let text = context.slice(store.value_span);
+        let is_returned = || {
+            function.returned_parts().map(|part| context.slice(part.span)).any(|returned| {
+                is_name(returned) && has_word(text, returned)
+            })
+        };
+        let trains = || {
+            facts.calls.iter().filter(|call| call.function == Some(id)).any(|call| {
+                call.site.looped.is_some_and(|looped| facts.trains(looped))
+            })
+        };
+        if !store.value.graph.is_none()
+            && matches!(store.graph, GraphState::Unknown | GraphState::Live)
+            && store.site.grad != Grad::Off
+            && is_returned()
+            && grows_by_calls(context, store)
+            && trains()
+            && !context.may_be_without_grad(id)
+        {
+            let verb = if store.kind == StoreKind::Add { "sums" } else { "keeps" };
+            findings
+                .report(
+                    store.value_span,
+                    format!("`{}` {verb} the losses of all calls, with their graph nodes", store.target),
+                )
+                .help(format!("use a number: `{text}.item()`"));
         }
     }
 }

@@ -102,6 +102,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && !loss.is(Flags::SUMMED)
                 && !found.managed
                 && op.via.is_none()
+                && !is_left_to_function(context, found)
                 && (is_followed || is_divided_nowhere(context, window));
             if !plain {
                 continue;
@@ -291,6 +292,7 @@ fn micro_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         let plain = !loss.is(Flags::DIVIDED)
             && !loss.is(Flags::SUMMED)
             && !found.managed
+            && !is_left_to_function(context, found)
             && (is_followed
                 || counts().next().is_some_and(|count| !divides_by(facts, others, count)) && !is_given());
         if named
@@ -332,6 +334,17 @@ fn counted_parts<'a>(facts: &'a Facts, looped: &Loop) -> Option<&'a str> {
         let parts = facts.bound_to(call.span)?;
         let is_counted = number == chunks || number == format!("len({parts})");
         (is_counted && body.contains(&format!("{parts}[{target}]"))).then_some(chunks)
+    })
+}
+
+/// Returns `true` if a function of the text computes a loss and has to do with the length of the window: what
+/// it calls may divide.
+fn is_left_to_function(context: &Context<'_>, pass: &Backward) -> bool {
+    let facts = context.facts;
+    let name = words(context.slice(pass.loss_span)).next().unwrap_or_default();
+    let made = facts.calls.iter().filter(|call| facts.is_bound_to(call.span, name));
+    made.filter_map(|call| call.function).filter(|id| *id != FunctionId::MODULE).any(|id| {
+        words(context.slice(facts.function(id).span)).any(is_window)
     })
 }
 

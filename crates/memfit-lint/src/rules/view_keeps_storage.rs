@@ -36,7 +36,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+    for store in facts.kept().filter(|store| store.kind == StoreKind::Append) {
         let view =
             store.value.is(Flags::VIEW) && store.value.is(Flags::OUTPUT) && store.value.graph.is_none();
         if !view || grows(facts, store).is_none() {

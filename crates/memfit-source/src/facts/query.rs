@@ -2,7 +2,7 @@
 
 use super::{
     Call, Class, ClassId, Facts, Function, FunctionId, Guard, GuardId, Handler, HandlerId, IterableKind,
-    LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site,
+    LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site, Store,
 };
 use crate::position::Span;
 
@@ -17,6 +17,11 @@ impl Facts {
     /// Text of a span.
     pub fn slice(&self, span: Span) -> &str {
         span.slice(&self.text)
+    }
+
+    /// Stores of values, and of the parts of what is stored as a whole.
+    pub fn kept(&self) -> impl Iterator<Item = &Store> {
+        self.stores.iter().chain(&self.stored_parts)
     }
 
     /// Function with an id.
@@ -39,7 +44,7 @@ impl Facts {
             let continued = earlier.strip_suffix('\\').unwrap_or_default();
             before = continued.rsplit('\n').next().unwrap_or_default();
         }
-        before.rsplit(';').next()?.trim().strip_suffix('=').map(str::trim)
+        before.rsplit(';').next()?.trim().strip_suffix('=').map(|target| without_annotation(target.trim()))
     }
 
     /// Returns `true` if an assignment binds the value at a span, or a part of it, to a name.
@@ -150,5 +155,59 @@ impl Facts {
     /// Returns `true` if the loop or one around it iterates over the batches of a loader.
     pub fn over_batches(&self, looped: LoopId) -> bool {
         matches!(self.looped(looped).iterable_kind, IterableKind::Loader(_))
+    }
+}
+
+/// Value that a line assigns to a name, with or without an annotation, as it stands there.
+pub fn assigned_text<'t>(line: &'t str, name: &str) -> Option<&'t str> {
+    let rest = line.trim_start().strip_prefix(name)?.trim_start();
+    let value = match rest.strip_prefix(':') {
+        Some(annotated) => annotated.split_once('=')?.1,
+        None => rest.strip_prefix('=')?,
+    };
+    (!value.starts_with('=')).then(|| value.trim())
+}
+
+/// Target of an assignment without its annotation: `losses` of `losses: list[Tensor]`.
+fn without_annotation(target: &str) -> &str {
+    let mut depth = 0_usize;
+    for (at, character) in target.char_indices() {
+        match character {
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth = depth.saturating_sub(1),
+            ':' if depth == 0 => return target[..at].trim_end(),
+            _ => {}
+        }
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{assigned_text, without_annotation};
+
+    #[test]
+    fn value_of_an_assignment_is_found_with_and_without_annotation() {
+        for (line, value) in [
+            ("    losses = []", Some("[]")),
+            ("losses: list[float] = []", Some("[]")),
+            ("losses == []", None),
+            ("losses_of = []", None),
+            ("losses.append(x)", None),
+        ] {
+            assert_eq!(assigned_text(line, "losses"), value);
+        }
+    }
+
+    #[test]
+    fn annotations_are_no_part_of_a_target() {
+        for (target, name) in [
+            ("loss", "loss"),
+            ("loss: torch.Tensor", "loss"),
+            ("self.sums: dict[str, float]", "self.sums"),
+            ("x[a:b]", "x[a:b]"),
+        ] {
+            assert_eq!(without_annotation(target), name);
+        }
     }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use crate::facts::{Flags, Grad, Graph, GraphState, GuardTest, Kind, Model, ModelId, OpKind, Value, Weights};
+use crate::facts::{
+    DType, Flags, Grad, Graph, GraphState, GuardTest, Kind, Model, ModelId, OpKind, Value, Weights,
+};
 use crate::position::Span;
 
 /// Effects and result of a function.
@@ -92,6 +94,8 @@ pub(crate) struct SummaryOp {
     /// Position of the parameter that decides whether gradients are required.
     pub(crate) switch: Option<usize>,
     pub(crate) grad: Grad,
+    /// Element type of the function's own autocast.
+    pub(crate) autocast: Option<Option<DType>>,
     /// Parameters that decide whether it runs.
     pub(crate) switches: Vec<Switch>,
     /// Graph of a pass, or of a loss.

@@ -75,6 +75,18 @@ impl<'a> Walker<'a> {
         self.attributes.insert((class, attribute), joined);
     }
 
+    /// Gives a model in an attribute the device and the type to which a statement has changed it in place.
+    pub(super) fn move_attribute(&mut self, name: &'a str, value: &Value) {
+        let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return };
+        let Some(attribute) = name.strip_prefix("self.") else { return };
+        if let Some(known) = self.attributes.get_mut(&(class, attribute))
+            && known.is_module()
+        {
+            known.device = value.device;
+            known.flags = known.flags.without(Flags::HALF).union(value.flags.intersection(Flags::HALF));
+        }
+    }
+
     /// Gives the value of an attribute that a method reads the graph that the attribute has at its calls.
     fn read_attribute(&mut self, attribute: &'a str, mut value: Value) -> Value {
         let is_followed = self.pass == 2
@@ -126,7 +138,7 @@ impl<'a> Walker<'a> {
             return (binding.value.clone(), CounterBinding::Elsewhere);
         }
         if let Some(path) = self.definitions.imports.get(name) {
-            return (Value::from_kind(Kind::Path(path.clone())), CounterBinding::Elsewhere);
+            return (super::expression::imported_value(path.clone()), CounterBinding::Elsewhere);
         }
         if names::is_builtin(name) {
             return (Value::from_kind(Kind::Path(self.names.builtin(name))), CounterBinding::Elsewhere);

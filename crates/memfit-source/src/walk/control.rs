@@ -1,10 +1,10 @@
 //! Loops, branches, contexts and exceptions.
 
-use ruff_python_ast::{ExceptHandler, Expr, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith};
+use ruff_python_ast::{ExceptHandler, Expr, Stmt, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith};
 
 use super::bindings::collect_names;
 use super::env::{mark, merge, take};
-use super::statement::leaves;
+use super::statement::{assignment, leaves};
 use super::{Walker, span, turns_off};
 use crate::facts::{CounterBinding, Handler, HandlerId, IterableKind, Loop, LoopId, TryId, With};
 use crate::facts::{Grad, Kind, Value};
@@ -38,7 +38,7 @@ impl<'a> Walker<'a> {
             function,
             is_while: false,
             iterable_kind: over,
-            iterable: span(&*node.iter),
+            iterable: span(self.wrapped_iterable(&node.iter)),
             targets: targets.iter().map(|name| (*name).to_owned()).collect(),
             index,
             assigned: Vec::new(),
@@ -60,6 +60,10 @@ impl<'a> Walker<'a> {
             Expr::NumberLiteral(_) => true,
             _ => false,
         };
+        if endless && let Some((target, iterator)) = taken_with_next(&node.body) {
+            self.loop_with_next(node, target, iterator);
+            return;
+        }
         let site = self.site();
         let made = Loop {
             span: span(node),
@@ -82,6 +86,60 @@ impl<'a> Walker<'a> {
             walker.body(&node.body);
         });
         self.body(&node.orelse);
+    }
+
+    /// `while True:` with `batch = next(batches)` until there are none: a loop over what `batches` iterates.
+    fn loop_with_next(&mut self, node: &'a StmtWhile, target: &'a Expr, iterator: &'a Expr) {
+        let iterated = self.eval(iterator);
+        let (over, element, _) = self.iteration(iterator, &iterated);
+        let mut targets = Vec::new();
+        collect_names(target, &mut targets);
+        let site = self.site();
+        let made = Loop {
+            span: span(node),
+            header: Span::new(span(node).start, span(&*node.test).end),
+            parent: self.frame.looped,
+            function: self.frame.function,
+            is_while: false,
+            iterable_kind: over,
+            iterable: span(self.wrapped_iterable(iterator)),
+            targets: targets.iter().map(|name| (*name).to_owned()).collect(),
+            index: None,
+            assigned: Vec::new(),
+            emptied: Vec::new(),
+            site,
+            end: 0,
+        };
+        let id = self.enter_loop(span(node).start, made);
+        self.walk_iterations(id, |walker| {
+            walker.assign_target(target, &element, id);
+            walker.body(&node.body[1..]);
+        });
+        self.body(&node.orelse);
+    }
+
+    /// Expression that was bound to the name of an iterable, or the expression itself.
+    fn wrapped_iterable(&self, iterable: &'a Expr) -> &'a Expr {
+        match iterable {
+            Expr::Name(name) => self.frame.iterables.get(name.id.as_str()).copied().unwrap_or(iterable),
+            _ => iterable,
+        }
+    }
+
+    /// Remembers what a name iterates: `bar = tqdm(enumerate(loader))`.
+    pub(super) fn keep_iterable(&mut self, name: &'a str, source: Option<&'a Expr>) {
+        let wraps = |call: &ruff_python_ast::ExprCall| {
+            let last = match &*call.func {
+                Expr::Name(name) => name.id.as_str(),
+                Expr::Attribute(attribute) => attribute.attr.id.as_str(),
+                _ => return false,
+            };
+            ["enumerate", "iter", "tqdm", "track", "trange", "zip"].contains(&last)
+        };
+        match source {
+            Some(source @ Expr::Call(call)) if wraps(call) => self.frame.iterables.insert(name, source),
+            _ => self.frame.iterables.remove(name),
+        };
     }
 
     fn enter_loop(&mut self, at: u32, made: Loop) -> LoopId {
@@ -160,10 +218,10 @@ impl<'a> Walker<'a> {
         let since = mark(&self.frame.env, &self.graphs);
         let guard = self.guard(test, what.clone(), false);
         self.frame.guard = Some(guard);
-        self.body(&node.body);
+        let first_leaves = leaves(&node.body);
+        self.branch(&node.body, first_leaves);
         self.frame.guard = outside;
         let delta = take(&mut self.frame.env, &mut self.graphs, since);
-        let first_leaves = leaves(&node.body);
         if !first_leaves {
             deltas.push(delta);
         }
@@ -179,7 +237,7 @@ impl<'a> Walker<'a> {
             } else {
                 complete = true;
             }
-            self.body(&clause.body);
+            self.branch(&clause.body, leaves(&clause.body));
             self.frame.guard = outside;
             let delta = take(&mut self.frame.env, &mut self.graphs, since);
             if !leaves(&clause.body) {
@@ -195,6 +253,20 @@ impl<'a> Walker<'a> {
             let rest = self.guard(test, what, true);
             self.facts.guards[rest.index()].is_rest = true;
             self.frame.guard = Some(rest);
+        }
+    }
+
+    /// Walks a branch. Where it leaves, such as by a `return`, what it has stored is as it is then: nothing
+    /// that follows comes from it.
+    fn branch(&mut self, body: &'a [Stmt], leaves: bool) {
+        let from = self.frame.stores.len();
+        self.body(body);
+        if leaves {
+            for (index, (_, graph)) in self.frame.stores.iter().enumerate().skip(from) {
+                let value = Value { graph: graph.clone(), ..Value::default() };
+                let state = self.graphs.state_of(&value);
+                self.frame.left.entry(index).or_insert(state);
+            }
         }
     }
 
@@ -229,6 +301,9 @@ impl<'a> Walker<'a> {
                     Value::unknown()
                 };
                 self.assign(target, entered, None, span(&**target));
+                if let Expr::Name(name) = &**target {
+                    self.keep_iterable(name.id.as_str(), Some(expression));
+                }
             }
         }
         self.body(&node.body);
@@ -303,6 +378,24 @@ impl<'a> Walker<'a> {
         }
         self.body(&node.body);
         self.frame.handler = outside;
+    }
+}
+
+/// Target and iterator of `batch = next(batches)`, if a body begins with it, and leaves the loop at the end
+/// of the batches.
+fn taken_with_next(body: &[Stmt]) -> Option<(&Expr, &Expr)> {
+    let [Stmt::Try(first), ..] = body else { return None };
+    let [only] = first.body.as_slice() else { return None };
+    let ([target], Expr::Call(call)) = assignment(only)? else { return None };
+    let [ExceptHandler::ExceptHandler(handler)] = first.handlers.as_slice() else { return None };
+    let ends = matches!(handler.type_.as_deref(), Some(Expr::Name(name)) if name.id.as_str() == "StopIteration")
+        && matches!(handler.body.last(), Some(Stmt::Break(_)));
+    let is_next = matches!(&*call.func, Expr::Name(name) if name.id.as_str() == "next");
+    match &*call.arguments.args {
+        [iterator] if ends && is_next && first.orelse.is_empty() && first.finalbody.is_empty() => {
+            Some((target, iterator))
+        }
+        _ => None,
     }
 }
 

@@ -170,8 +170,8 @@ impl<'a> Definitions<'a> {
                 self.body(&node.finalbody, class, parent, depth + 1);
             }
             // `teacher = models[-1]`
-            Stmt::Assign(node) => {
-                if let ([target], Expr::Subscript(element)) = (node.targets.as_slice(), &*node.value)
+            Stmt::Assign(_) | Stmt::AnnAssign(_) => {
+                if let Some(([target], Expr::Subscript(element))) = super::statement::assignment(statement)
                     && let Some(name) = dotted(target, self.text)
                     && let Some(container) = dotted(&element.value, self.text)
                 {

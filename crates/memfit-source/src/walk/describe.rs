@@ -2,6 +2,7 @@
 
 use ruff_python_ast::{Expr, ModModule, Stmt, StmtClassDef};
 
+use super::statement::assignment;
 use super::{Walker, span, turns_off};
 use crate::facts::{Function, Grad, Graph};
 use crate::position::Span;
@@ -170,9 +171,8 @@ impl Walker<'_> {
             text.lines().filter(|line| line.trim_start().starts_with(&format!("{name} ="))).count()
         };
         forward.body.iter().find_map(|statement| {
-            let Stmt::Assign(assign) = statement else { return None };
-            let [target] = assign.targets.as_slice() else { return None };
-            if !matches!(&*assign.value, Expr::Call(_)) {
+            let ([target], value) = assignment(statement)? else { return None };
+            if !matches!(value, Expr::Call(_)) {
                 return None;
             }
             let parts = match target {
@@ -183,7 +183,7 @@ impl Walker<'_> {
                 let Expr::Attribute(attribute) = part else { return None };
                 let name = self.slice(span(part));
                 let own = name.starts_with("self.") && assigned(name) <= usize::from(parts.len() == 1);
-                let value = self.slice(span(&*assign.value));
+                let value = self.slice(span(value));
                 let mut words = value.split(|c: char| !(c.is_alphanumeric() || "_.".contains(c)));
                 (own && words.any(|word| word == name)).then(|| attribute.attr.id.to_string())
             })
@@ -197,15 +197,15 @@ impl Walker<'_> {
             return Vec::new();
         }
         let init = method(class, "__init__");
-        let assigned = init.into_iter().flat_map(|init| &init.body).filter_map(|statement| match statement {
-            Stmt::Assign(assign) => match assign.targets.as_slice() {
-                [Expr::Attribute(target)] if self.slice(span(&*target.value)) == "self" => {
-                    Some((target.attr.id.as_str(), &*assign.value))
+        let assigned =
+            init.into_iter().flat_map(|init| &init.body).filter_map(|statement| {
+                match assignment(statement)? {
+                    ([Expr::Attribute(target)], value) if self.slice(span(&*target.value)) == "self" => {
+                        Some((target.attr.id.as_str(), value))
+                    }
+                    _ => None,
                 }
-                _ => None,
-            },
-            _ => None,
-        });
+            });
         let layered = |made: &Expr| {
             let containers = ["Sequential(", "ModuleList(", "ModuleDict("];
             let text = self.slice(span(made));

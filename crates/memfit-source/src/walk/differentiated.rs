@@ -8,8 +8,8 @@ use rustc_hash::FxHashSet;
 use super::Walker;
 use super::definitions::dotted;
 use super::env::Binding;
-use super::statement::literal;
-use crate::facts::{CounterBinding, Flags, Grad, GraphState, Kind, Value, Weights};
+use super::statement::{assignment, literal};
+use crate::facts::{CounterBinding, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 
 /// Names on which a function or module calls `backward()`.
 pub(super) fn names<'a>(body: &'a [Stmt], text: &'a str) -> FxHashSet<&'a str> {
@@ -55,12 +55,11 @@ struct Losses<'a> {
 impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
     fn visit_stmt(&mut self, statement: &'a Stmt) {
         // Functions have frames of their own.
-        if let Stmt::Assign(node) = statement
-            && let [target] = node.targets.as_slice()
-            && matches!(&*node.value, Expr::BinOp(_) | Expr::Name(_))
+        if let Some(([target], value)) = assignment(statement)
+            && matches!(value, Expr::BinOp(_) | Expr::Name(_))
             && let Some(name) = dotted(target, self.text)
         {
-            self.sums.push((name, &node.value));
+            self.sums.push((name, value));
         }
         // `batch_loss += loss`
         if let Stmt::AugAssign(node) = statement
@@ -71,9 +70,8 @@ impl<'a> SourceOrderVisitor<'a> for Losses<'a> {
             self.sums.push((name, &node.value));
         }
         // `loss = sum(losses.values())`
-        if let Stmt::Assign(node) = statement
-            && let [target] = node.targets.as_slice()
-            && let Some(values) = self.summed_values(&node.value)
+        if let Some(([target], value)) = assignment(statement)
+            && let Some(values) = self.summed_values(value)
             && let Some(name) = dotted(target, self.text)
         {
             self.dictionaries.push((name, values));
@@ -205,6 +203,12 @@ fn is_item(node: &ExprSubscript) -> bool {
         && matches!(&*node.slice, Expr::StringLiteral(_))
 }
 
+/// Value of `losses["total"]`, if `losses` is a dictionary of which this item is known.
+fn named_item(node: &ExprSubscript, owner: &Value) -> Option<Value> {
+    let Expr::StringLiteral(key) = &*node.slice else { return None };
+    owner.named.as_ref()?.get(key.value.to_str()).cloned()
+}
+
 impl<'a> Walker<'a> {
     /// Value of `losses["total"]`, if `backward()` is called on it.
     pub(super) fn differentiated_item(&mut self, node: &'a ExprSubscript, owner: &Value) -> Option<Value> {
@@ -220,12 +224,15 @@ impl<'a> Walker<'a> {
         }
         // One of the results of a model or a criterion has their graph.
         let is_result = matches!(owner.kind, Kind::Tensor) && owner.graph.is_known();
-        let mut value = if is_result {
+        let mut value = if let Some(item) = named_item(node, owner) {
+            item
+        } else if is_result {
             Value::tensor(owner.graph.clone()).with_device(owner.device)
         } else {
             Value::unknown()
         };
         self.mark_differentiated(name, &mut value);
+        self.share_graph(&node.value, &value);
         let looped = self.frame.looped;
         let how = CounterBinding::Elsewhere;
         self.frame.env.set(name, Binding { value: value.clone(), looped, outer: looped, how });
@@ -253,6 +260,39 @@ impl<'a> Walker<'a> {
             binding.value.flags = binding.value.flags.union(Flags::SCALAR);
         }
         self.frame.env.set(whole, binding);
+    }
+
+    /// Gives results of which one item is differentiated, `results["loss"].backward()`, the graph of it.
+    fn share_graph(&mut self, whole: &'a Expr, loss: &Value) {
+        let Some(whole) = dotted(whole, self.text) else { return };
+        let Some(binding) = self.frame.env.get(whole) else { return };
+        let is_result = matches!(binding.value.kind, Kind::Tensor | Kind::Unknown);
+        let (Some(own), true) = (loss.graph.own, is_result) else { return };
+        let mut binding = binding.clone();
+        binding.value.graph = binding.value.graph.union(&loss.graph).with_own(own);
+        binding.value.flags = binding.value.flags.union(Flags::SCALAR);
+        self.frame.env.set(whole, binding);
+    }
+
+    /// Takes the graph of a differentiated item from the results again: `results["loss"] =
+    /// results["loss"].detach()`.
+    pub(super) fn replace_differentiated(&mut self, node: &'a ExprSubscript, value: &Value) {
+        let item = self.slice(super::span(node));
+        let is_loss = matches!(&*node.slice, Expr::StringLiteral(key) if key.value.to_str().contains("loss"));
+        let is_it = is_loss || self.frame.differentiated.contains(item);
+        if !is_item(node) || !is_it || !value.graph.is_none() {
+            return;
+        }
+        let Some(whole) = dotted(&node.value, self.text) else { return };
+        let is_result = |binding: &&Binding| {
+            binding.value.graph.own.is_some() && matches!(binding.value.kind, Kind::Tensor | Kind::Unknown)
+        };
+        let Some(binding) = self.frame.env.get(whole).filter(is_result) else { return };
+        let mut binding = binding.clone();
+        binding.value.graph = Graph::unknown();
+        binding.value.flags = binding.value.flags.without(Flags::SCALAR);
+        self.frame.env.set(whole, binding);
+        self.frame.env.remove(item);
     }
 
     /// Element of `losses.items()` or `losses.values()`, if the sum of these values is differentiated, or one

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{CounterBinding, LoopId};
-use crate::facts::{GraphState, Kind, Value, Weights};
+use crate::facts::{Graph, GraphState, Kind, Value, Weights};
 
 /// Value of a name and the way it was bound.
 #[derive(Clone, Debug)]
@@ -129,6 +129,19 @@ impl<'a> Env<'a> {
     }
 }
 
+/// Names that an enclosing function bound, where that function is not being walked: its graphs and loops are
+/// not those of the nested one.
+pub(super) fn forget_graphs<'a>(seen: &FxHashMap<&'a str, Binding>) -> Arc<FxHashMap<&'a str, Binding>> {
+    let forgotten = seen.iter().map(|(name, binding)| {
+        let mut binding = binding.clone();
+        binding.value.graph = Graph::unknown().clone_if(!binding.value.graph.is_none());
+        binding.value.forget_item_graphs();
+        (binding.looped, binding.outer) = (None, None);
+        (*name, binding)
+    });
+    Arc::new(forgotten.collect())
+}
+
 /// States of all graphs of a text.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
@@ -203,6 +216,11 @@ impl Graphs {
             return GraphState::Freed;
         }
         if states().all(GraphState::is_there) {
+            return GraphState::Kept;
+        }
+        // An input may have no graph; a pass certainly has one.
+        let known = || states().filter(|state| *state != GraphState::Unknown);
+        if value.graph.there && known().next().is_some() && known().all(GraphState::is_there) {
             return GraphState::Kept;
         }
         value.graph.own.map_or(GraphState::Unknown, |own| self.state(own))

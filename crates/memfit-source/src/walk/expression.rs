@@ -292,16 +292,7 @@ impl<'a> Walker<'a> {
     }
 
     fn member(&mut self, path: &str, attribute: &str) -> Value {
-        let full = self.names.member(path, attribute);
-        let kind = match &*full {
-            "torch.float16" | "torch.half" => Kind::DType(DType::Half),
-            "torch.bfloat16" => Kind::DType(DType::BFloat16),
-            "torch.float32" | "torch.float" => Kind::DType(DType::Float),
-            "torch.float64" | "torch.double" | "torch.long" | "torch.int64" | "torch.int32" | "torch.int"
-            | "torch.uint8" | "torch.bool" => Kind::DType(DType::Other),
-            _ => Kind::Path(full),
-        };
-        Value::from_kind(kind)
+        imported_value(self.names.member(path, attribute))
     }
 
     /// Arithmetic: joins graphs and records divisions.
@@ -408,6 +399,12 @@ impl<'a> Walker<'a> {
         expression: &'a Expr,
         value: &Value,
     ) -> (IterableKind, Value, Option<Option<i64>>) {
+        if let Expr::Name(name) = expression
+            && let Some(source) = self.frame.iterables.get(name.id.as_str()).copied()
+        {
+            let inner = self.evaluate_silently(source);
+            return self.iteration(source, &inner);
+        }
         if let Expr::Call(call) = expression {
             let path = self.interned_name(&call.func).unwrap_or_default();
             let last = path.rsplit('.').next().unwrap_or(&path);
@@ -543,6 +540,19 @@ impl<'a> Walker<'a> {
         self.frame.silent -= 1;
         value
     }
+}
+
+/// Value of an imported object, by its full name.
+pub(super) fn imported_value(path: Arc<str>) -> Value {
+    let kind = match &*path {
+        "torch.float16" | "torch.half" => Kind::DType(DType::Half),
+        "torch.bfloat16" => Kind::DType(DType::BFloat16),
+        "torch.float32" | "torch.float" => Kind::DType(DType::Float),
+        "torch.float64" | "torch.double" | "torch.long" | "torch.int64" | "torch.int32" | "torch.int"
+        | "torch.uint8" | "torch.bool" => Kind::DType(DType::Other),
+        _ => Kind::Path(path),
+    };
+    Value::from_kind(kind)
 }
 
 /// [`Flags::BATCH_SIZE`] for an option such as `args.train_batch_size`.

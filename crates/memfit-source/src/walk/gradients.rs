@@ -2,12 +2,31 @@
 
 use ruff_python_ast::{Expr, ExprCall};
 
+use super::env::Binding;
 use super::statement::literal;
 use super::{Walker, span};
 use crate::facts::{Call, CounterBinding, Flags, Graph, Kind, OpKind, Value, Weights};
 use crate::position::Span;
 
 impl<'a> Walker<'a> {
+    /// `h.detach_()` cuts `h` off, and in `for h in hidden:` all of `hidden`.
+    pub(super) fn detached_in_place(&mut self, name: &'a str, result: &Value) {
+        let Some(binding) = self.frame.env.get(name).cloned() else { return };
+        if let CounterBinding::Target(id) = binding.how {
+            let mut whole = self.slice(self.facts.loops[id.index()].iterable);
+            // `enumerate(hidden)`, `tqdm(hidden, desc="cut")`
+            while let Some((_, inner)) = whole.split_once('(') {
+                whole = inner.split([',', ')']).next().unwrap_or(inner).trim();
+            }
+            if let Some(of) = self.frame.env.get(whole).cloned() {
+                let mut value = of.value;
+                value.cut_graphs(Flags::CUT_OFF);
+                self.frame.env.set(whole, Binding { value, ..of });
+            }
+        }
+        self.frame.env.set(name, Binding { value: result.clone(), ..binding });
+    }
+
     /// Handles `for p in model.parameters(): p.requires_grad = False`.
     pub(super) fn require_grad_of(&mut self, parameter: &'a Expr, value: &Value, whole: Span) {
         let on = value.truth();

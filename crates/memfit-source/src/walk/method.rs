@@ -5,14 +5,13 @@ use ruff_python_ast::{Expr, ExprCall};
 use super::Walker;
 use super::callee::is_silent;
 use super::definitions::dotted;
-use super::env::Binding;
 use super::library_calls::device_of;
 use super::library_calls::{Method, method};
 use super::method_names::{
     dotted_receiver, has_no_gradient, is_accelerate_or_fabric, is_fabric, is_gradient, is_of_arrays,
     takes_plain_arguments, takes_sizes,
 };
-use crate::facts::{Argument, Backward, Call, CounterBinding, OpKind, Receiver, StoreKind};
+use crate::facts::{Argument, Backward, Call, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
@@ -82,6 +81,10 @@ impl<'a> Walker<'a> {
         }
         if ["clear", "pop", "popleft"].contains(&name) {
             self.record_emptied(text);
+            // `history["losses"].clear()`
+            if let Some((container, _)) = text.split_once('[') {
+                self.record_emptied(container);
+            }
         }
         // A tensor has no such methods: it is a model that was moved.
         let maybe = value.is_unknown() || matches!(value.kind, Kind::Tensor);
@@ -155,6 +158,10 @@ impl<'a> Walker<'a> {
                 {
                     let (value, at) = (&argument.value, argument.value_span);
                     self.store(StoreKind::Append, target, value, at, call.span);
+                    self.grow_named(&attribute.value, &|list| {
+                        list.add_item(value);
+                        list.graph = list.graph.union(&value.graph);
+                    });
                     if let Some(display) = node.arguments.args.last().filter(|_| name == "append") {
                         self.store_parts(target, display, call.span);
                     }
@@ -164,6 +171,10 @@ impl<'a> Walker<'a> {
             "clear" | "pop" | "popleft" | "popitem" => {
                 let text = self.slice(receiver.span);
                 self.record_emptied(text);
+                // `history["losses"].clear()`
+                if let Some((container, _)) = text.split_once('[') {
+                    self.record_emptied(container);
+                }
                 Value { graph: receiver.value.graph.clone(), ..Value::from_kind(Kind::Unknown) }
             }
             "values" | "copy" => receiver.value.clone(),
@@ -423,20 +434,6 @@ impl<'a> Walker<'a> {
                 Value { kind, graph, flags, ..value }
             }
         }
-    }
-
-    /// `h.detach_()` cuts `h` off, and in `for h in hidden:` all of `hidden`.
-    fn detached_in_place(&mut self, name: &'a str, result: &Value) {
-        let Some(binding) = self.frame.env.get(name).cloned() else { return };
-        if let CounterBinding::Target(id) = binding.how {
-            let whole = self.slice(self.facts.loops[id.index()].iterable);
-            if let Some(of) = self.frame.env.get(whole).cloned() {
-                let mut value = of.value;
-                value.cut_graphs(Flags::CUT_OFF);
-                self.frame.env.set(whole, Binding { value, ..of });
-            }
-        }
-        self.frame.env.set(name, Binding { value: result.clone(), ..binding });
     }
 
     /// `x.div_(k)` changes `x`.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ruff_python_ast::{Expr, Operator, Stmt, StmtAugAssign};
 use rustc_hash::FxHashMap;
 
-use super::bindings::mentions;
 use super::definitions::dotted;
 use super::env::{Binding, mark, merge, take};
 use super::{MAX_DEPTH, Walker, span};
@@ -226,6 +225,9 @@ impl<'a> Walker<'a> {
                 };
                 let known = self.frame.env.get(name).cloned().unwrap_or_else(elsewhere);
                 self.attribute(name, &value);
+                if self.frame.guard.is_none() && self.frame.looped.is_none() {
+                    self.move_attribute(name, &value);
+                }
                 self.keep_frozen(name, &value);
                 self.frame.env.set(name, Binding { value, ..known });
             }
@@ -267,13 +269,7 @@ impl<'a> Walker<'a> {
         match target {
             Expr::Name(name) => {
                 let name = name.id.as_str();
-                // `h = h.detach()`, `h = tuple(part.detach() for part in h)`
-                let mut value = value;
-                if value.graph.is_none()
-                    && source.is_some_and(|source| mentions(self.slice(span(source)), name))
-                {
-                    value = value.with_flags(Flags::CUT_OFF);
-                }
+                let mut value = self.marked_cut_off(name, value, source);
                 if let Some(source) = source {
                     self.store_sum(name, source, whole);
                     self.record_update(name, source, &value);
@@ -297,6 +293,7 @@ impl<'a> Walker<'a> {
                             || self.store_helper_sum(name, source, &value, whole)
                     });
                 let began = self.origin_of(name).filter(|_| sums);
+                self.keep_iterable(name, source);
                 self.bind(name, value, how);
                 self.keep_origin(name, began);
                 if let Some(source) = source {
@@ -322,9 +319,14 @@ impl<'a> Walker<'a> {
                 }
                 self.replace_head(target, &value);
                 if let Some(name) = dotted(target, self.text) {
+                    let value = self.marked_cut_off(name, value, source);
                     if let Some(source) = source {
                         self.store_sum(name, source, whole);
                         self.record_update(name, source, &value);
+                    }
+                    if let Some(source) = source {
+                        let _ = self.store_joined(name, source, &value, whole)
+                            || self.store_helper_sum(name, source, &value, whole);
                     }
                     self.store(StoreKind::Assign, name, &value, source.map_or(whole, span), whole);
                     let how = CounterBinding::Assigned(self.frame.looped);
@@ -504,14 +506,32 @@ impl<'a> Walker<'a> {
                 && let Some(name) = dotted(without_keys(&subscript.value), self.text)
                 && matches!(node.op, Operator::Add)
             {
-                self.store(StoreKind::Add, name, &value, span(&*node.value), span(node));
+                let (added, value) = self.added_element(&node.value, value);
+                let is_list = matches!(&*node.value, Expr::List(_));
+                let how = if is_list { StoreKind::Append } else { StoreKind::Add };
+                self.store(how, name, &value, span(added), span(node));
+                let before = self.evaluate_silently(&node.target);
+                let sum = self.arithmetic(node.op, &before, &value).divided_in(span(node));
+                self.grow_named(&node.target, &|item| {
+                    if is_list {
+                        item.add_item(&value);
+                        item.graph = item.graph.union(&value.graph);
+                    } else {
+                        item.clone_from(&sum);
+                    }
+                });
+                if is_list {
+                    self.store_parts(name, added, span(node));
+                }
             }
             return;
         };
         let (held, how) = self.lookup(name);
         if matches!(node.op, Operator::Add) {
             if matches!(held.kind, Kind::Container { .. }) {
-                self.store(StoreKind::Append, name, &value, span(&*node.value), span(node));
+                let (added, value) = self.added_element(&node.value, value);
+                self.store(StoreKind::Append, name, &value, span(added), span(node));
+                self.store_parts(name, added, span(node));
                 return;
             }
             self.store(StoreKind::Add, name, &value, span(&*node.value), span(node));
@@ -532,6 +552,15 @@ impl<'a> Walker<'a> {
             if adds.is_some() { how } else { CounterBinding::Assigned(self.frame.looped) },
         );
         self.keep_origin(name, Some(began));
+    }
+}
+
+/// Targets and value of an assignment, with or without an annotation.
+pub(super) fn assignment(statement: &Stmt) -> Option<(&[Expr], &Expr)> {
+    match statement {
+        Stmt::Assign(node) => Some((&node.targets, &node.value)),
+        Stmt::AnnAssign(node) => Some((std::slice::from_ref(&*node.target), node.value.as_deref()?)),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@
 use ruff_python_ast::Expr;
 
 use super::{Frame, Walker};
+use crate::facts::assigned_text;
 use crate::facts::{
     Call, Flags, FunctionId, Grad, Graph, GraphState, Kind, LoopId, ModelArgument, Store, StoreKind, Value,
 };
@@ -18,14 +19,16 @@ const JOIN_FUNCTIONS: &[&str] =
     &["torch.cat", "torch.concat", "torch.concatenate", "torch.vstack", "torch.hstack", "torch.row_stack"];
 
 /// Container to which `losses`, `history["loss"]` and `history.setdefault("loss", [])` belong.
-pub(super) fn container_of(receiver: &Expr) -> &Expr {
-    match receiver {
-        Expr::Subscript(subscript) => &subscript.value,
-        Expr::Call(call) => match &*call.func {
-            Expr::Attribute(of) if ["setdefault", "get"].contains(&of.attr.id.as_str()) => &of.value,
-            _ => receiver,
-        },
-        other => other,
+pub(super) fn container_of(mut receiver: &Expr) -> &Expr {
+    loop {
+        receiver = match receiver {
+            Expr::Subscript(subscript) => &subscript.value,
+            Expr::Call(call) => match &*call.func {
+                Expr::Attribute(of) if ["setdefault", "get"].contains(&of.attr.id.as_str()) => &of.value,
+                _ => return receiver,
+            },
+            other => return other,
+        };
     }
 }
 
@@ -47,7 +50,7 @@ impl<'a> Walker<'a> {
             }
             _ => return false,
         };
-        let parts = match call.arguments.args.first() {
+        let parts = match call.arguments.find_argument_value("tensors", 0) {
             Some(Expr::List(list)) => &list.elts,
             Some(Expr::Tuple(tuple)) => &tuple.elts,
             _ => return false,
@@ -140,7 +143,7 @@ impl<'a> Walker<'a> {
     /// Records the stores of a function that ends, with the states of their graphs.
     pub(super) fn settle_stores(&mut self, frame: &mut Frame<'a>) {
         let returned: &[u32] = frame.returned.as_ref().map_or(&[], |(value, _)| &value.graph.ids);
-        let mut settled = |(mut store, graph): (Store, Graph)| {
+        let settled = |(mut store, graph): (Store, Graph)| {
             // The caller may still train on the returned value and its graphs.
             let handed_on = graph.ids.iter().any(|id| returned.contains(id));
             let value = Value { graph, ..Value::default() };
@@ -148,7 +151,11 @@ impl<'a> Walker<'a> {
             store.escapes |= handed_on || frame.escaped.contains(store.target.as_str());
             store
         };
-        self.facts.stores.extend(std::mem::take(&mut frame.stores).into_iter().map(&mut settled));
+        for (index, stored) in std::mem::take(&mut frame.stores).into_iter().enumerate() {
+            let store = settled(stored);
+            let left = frame.left.get(&index).copied();
+            self.facts.stores.push(Store { graph: left.unwrap_or(store.graph), ..store });
+        }
         self.facts.stored_parts.extend(std::mem::take(&mut frame.stored_parts).into_iter().map(settled));
     }
 
@@ -217,12 +224,7 @@ impl<'a> Walker<'a> {
         let by_name = || {
             let name = value.trim().split(['.', '(']).next().unwrap_or_default();
             let body = self.slice(self.facts.function(self.frame.function).span);
-            body.lines().any(|line| {
-                line.trim()
-                    .strip_prefix(name)
-                    .and_then(|rest| rest.trim().strip_prefix('='))
-                    .is_some_and(reads)
-            })
+            body.lines().any(|line| assigned_text(line, name).is_some_and(reads))
         };
         is_item && (reads(value) || by_name())
     }
@@ -244,7 +246,7 @@ impl<'a> Walker<'a> {
         let empty =
             ["[]", "{}", "dict()", "list()", "set()", "defaultdict(", "collections.defaultdict(", "None"];
         let anew = text.lines().filter_map(|line| {
-            let value = line.trim_start().strip_prefix(target)?.trim_start().strip_prefix('=')?.trim_start();
+            let value = assigned_text(line, target)?;
             empty.iter().any(|start| value.starts_with(start)).then_some(())
         });
         anew.count() > 1

@@ -12,6 +12,7 @@ impl<'a> Walker<'a> {
     /// `outputs["loss"] = loss`
     pub(super) fn set_item(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, value: &Value) {
         let Some(name) = dotted(&subscript.value, self.text) else { return };
+        self.replace_differentiated(subscript, value);
         let Some(binding) = self.frame.env.get(name).filter(|binding| binding.value.named.is_some()) else {
             return;
         };
@@ -23,6 +24,24 @@ impl<'a> Walker<'a> {
             }
             _ => binding.value.named = None,
         }
+        self.frame.env.set(name, binding);
+    }
+
+    /// `history["losses"].append(loss)`, where `history` is a dictionary of which the items are known.
+    pub(super) fn grow_named(&mut self, place: &'a Expr, grow: &dyn Fn(&mut Value)) {
+        let Expr::Subscript(subscript) = place else { return };
+        self.frame.env.remove(self.slice(span(place)));
+        let Some(name) = dotted(&subscript.value, self.text) else { return };
+        let Some(binding) = self.frame.env.get(name) else { return };
+        let Some(named) = &binding.value.named else { return };
+        let mut binding = binding.clone();
+        binding.value.named = match &*subscript.slice {
+            Expr::StringLiteral(key) => named.get(key.value.to_str()).cloned().and_then(|mut item| {
+                grow(&mut item);
+                named.with(&self.names.intern(key.value.to_str()), &item)
+            }),
+            _ => None,
+        };
         self.frame.env.set(name, binding);
     }
 

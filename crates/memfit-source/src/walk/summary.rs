@@ -123,6 +123,7 @@ impl<'a> Walker<'a> {
                 },
                 switches: self.switches(id, frame, op),
                 grad: op.site.grad,
+                autocast: op.site.autocast,
                 graph: op.graph.clone(),
                 inherits: op.site.grad == frame.entered && self.is_mode_of_caller(id),
                 span: op.span,
@@ -358,6 +359,7 @@ impl<'a> Walker<'a> {
             if op.grad != Grad::On && !op.inherits {
                 site.grad = op.grad;
             }
+            site.autocast = op.autocast.or(site.autocast);
             let span = if id.is_some() { op.span } else { call };
             self.frame.ops.push(Op {
                 kind,

@@ -2,6 +2,7 @@
 
 use ruff_python_ast::{Expr, Operator};
 
+use super::bindings::mentions;
 use super::{Walker, span};
 use crate::facts::{Flags, LoopId, StoreKind, Value};
 use crate::position::Span;
@@ -88,6 +89,30 @@ impl<'a> Walker<'a> {
             }
         }
         false
+    }
+
+    /// Marks a value that is computed from the target's own, without its graph: `h = h.detach()`,
+    /// `self.h = tuple(part.detach() for part in self.h)`.
+    pub(super) fn marked_cut_off(&self, name: &str, value: Value, source: Option<&Expr>) -> Value {
+        let own = |source: &Expr| {
+            let text = self.slice(span(source));
+            if name.contains('.') { text.contains(name) } else { mentions(text, name) }
+        };
+        if value.graph.is_none() && source.is_some_and(own) {
+            value.with_flags(Flags::CUT_OFF)
+        } else {
+            value
+        }
+    }
+
+    /// `v` of `x += [v]`, with its value: the same as that of `x.append(v)`.
+    pub(super) fn added_element(&mut self, added: &'a Expr, value: Value) -> (&'a Expr, Value) {
+        let Expr::List(list) = added else { return (added, value) };
+        let [element] = list.elts.as_slice() else { return (added, value) };
+        if matches!(element, Expr::Starred(_)) {
+            return (added, value);
+        }
+        (element, self.evaluate_silently(element))
     }
 
     /// Loops in which a name's value began.

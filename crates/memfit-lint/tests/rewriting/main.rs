@@ -1,0 +1,139 @@
+//! Rewrites the examples of the specifications without a change of what they do: a finding must not depend on
+//! how the code is written, and code without one must stay so.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use memfit_lint::{Config, check_source, rules};
+
+mod arguments;
+mod exceptions;
+mod loops;
+mod moves;
+mod names;
+mod source;
+#[path = "../support/specs.rs"]
+mod specs;
+mod values;
+
+use exceptions::{ADDED, Exception, MISSED};
+use source::Program;
+use specs::{Part, blocks, expected, folder};
+
+/// A rewrite, or `None` where it does not apply.
+type Rewrite = fn(&Program) -> Option<String>;
+
+const REWRITES: &[(&str, Rewrite)] = &[
+    ("in main", moves::into_main),
+    ("in a class", moves::into_class),
+    ("step in a function", moves::step_function),
+    ("loss from a function", moves::loss_function),
+    ("other names", names::renamed),
+    ("other attributes", names::renamed_attributes),
+    ("torch as th", names::torch_as_th),
+    ("imported parts", names::imported_parts),
+    ("imported names", names::imported_names),
+    ("imported modules", names::imported_modules),
+    ("annotations", names::annotated),
+    ("while", loops::as_while),
+    ("enumerate", loops::enumerated),
+    ("tqdm", loops::with_progress_bar),
+    ("named tqdm", loops::with_named_progress_bar),
+    ("epochs", loops::in_epochs),
+    ("early continue", loops::with_early_continue),
+    ("every few steps", loops::now_and_then),
+    ("temporaries", values::with_temporaries),
+    ("loss in a dictionary", values::loss_in_dictionary),
+    ("outputs.loss", values::loss_of_outputs),
+    ("outputs[\"loss\"]", values::loss_key_of_outputs),
+    ("loss with logits", values::loss_in_tuple),
+    ("dictionary of lists", values::list_in_dictionary),
+    ("defaultdict of lists", values::list_in_defaultdict),
+    ("sum in a dictionary", values::sum_in_dictionary),
+    ("sum in a defaultdict", values::sum_in_defaultdict),
+    ("list by addition", values::list_by_addition),
+    ("list of tuples", values::in_tuples),
+    ("keywords", arguments::by_keyword),
+    ("numbers of args", arguments::numbers_of_args),
+    ("numbers of a dictionary", arguments::numbers_of_dictionary),
+];
+
+/// Number of examples that each rewrite applies to, at least.
+const MIN_EXAMPLES: usize = 30;
+
+/// Maximum distance of a finding from the line that is marked, as a rewrite splits statements.
+const NEAR: u32 = 3;
+
+fn lines_found(text: &str, rule: &str, config: &Config) -> Vec<u32> {
+    let source = check_source(Path::new("spec.py"), text, config).unwrap();
+    assert!(source.problems.is_empty(), "{rule}: {:?}\n{text}", source.problems);
+    source.findings.iter().filter(|finding| finding.rule == rule).map(|finding| finding.start.line).collect()
+}
+
+/// Examples of a rule that a rewrite changes the findings of.
+type Wrong = BTreeMap<(String, String), Vec<String>>;
+
+/// Names of the rewrites after which a function has the finding, or the call of it.
+const INTO_FUNCTIONS: &[&str] = &["step in a function", "loss from a function"];
+
+/// Compares wrong examples with the exceptions; each exception has to be one still.
+fn compare(what: &str, wrong: &Wrong, exceptions: &[Exception]) {
+    for (rule, rewrite, count, reason) in exceptions {
+        let found = wrong.get(&((*rule).to_owned(), (*rewrite).to_owned())).map_or(0, Vec::len);
+        assert!(
+            found >= *count,
+            "{what}: {rule}, {rewrite}: only {found} of {count} exceptions are left ({reason})"
+        );
+    }
+    for ((rule, rewrite), cases) in wrong {
+        let allowed = exceptions.iter().find(|(known, way, ..)| known == rule && way == rewrite);
+        let allowed = allowed.map_or(0, |(_, _, count, _)| *count);
+        assert!(
+            cases.len() <= allowed,
+            "{what}: {rule}, {rewrite}: {} examples, of which {allowed} are known\n{}",
+            cases.len(),
+            cases.join("\n")
+        );
+    }
+}
+
+#[test]
+fn findings_do_not_depend_on_the_spelling() {
+    let (mut missed, mut added) = (Wrong::new(), Wrong::new());
+    let mut applied: BTreeMap<&str, usize> = BTreeMap::new();
+    for rule in rules() {
+        let file = folder().join(format!("{}.md", rule.name));
+        let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
+        for block in blocks(&std::fs::read_to_string(file).unwrap()) {
+            let Some(program) = Program::read(block.text.clone()) else { continue };
+            for (name, rewrite) in REWRITES {
+                let Some(text) = rewrite(&program) else { continue };
+                let place = format!("{}.md:{}, {name}", rule.name, block.line);
+                assert!(Program::read(text.clone()).is_some(), "{place} cannot be read\n{text}");
+                *applied.entry(name).or_default() += 1;
+                let (expected, found) = (expected(&text, rule.name), lines_found(&text, rule.name, &config));
+                let is_found = |line: u32| found.iter().any(|found| found.abs_diff(line) <= NEAR);
+                let (is_right, wrong) = match block.part {
+                    Part::Found if INTO_FUNCTIONS.contains(name) => {
+                        (found.len() >= expected.len(), &mut missed)
+                    }
+                    Part::Found => (expected.iter().all(|(line, _)| is_found(*line)), &mut missed),
+                    Part::LeftAlone | Part::CannotBeDecided => (found.is_empty(), &mut added),
+                };
+                if !is_right {
+                    let case = format!("{place}: expected {expected:?}, found {found:?}\n{text}");
+                    wrong.entry((rule.name.to_owned(), (*name).to_owned())).or_default().push(case);
+                }
+            }
+        }
+    }
+    // A rewrite that applies nowhere tests nothing.
+    for (name, _) in REWRITES {
+        let count = applied.get(name).copied().unwrap_or_default();
+        assert!(count >= MIN_EXAMPLES, "{name} applies to {count} examples only");
+    }
+    compare("missed", &missed, MISSED);
+    compare("added", &added, ADDED);
+}
