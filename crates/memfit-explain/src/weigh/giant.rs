@@ -95,6 +95,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
 }
 
 /// The large blocks and the failed request, for the remedies.
+#[derive(Clone, Copy, Debug)]
 struct Giants {
     /// Bytes of all.
     all: u64,

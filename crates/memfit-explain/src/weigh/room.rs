@@ -92,26 +92,40 @@ fn layers_to_come(analysis: &Analysis<'_>) -> u64 {
         let prefix: Vec<&str> = parts.by_ref().take(number).collect();
         Some((prefix, parts.next()?.parse::<u32>().ok()?))
     };
-    let mut layers: BTreeMap<Vec<&str>, (BTreeSet<u32>, BTreeSet<u32>, u64)> = BTreeMap::new();
+    let mut stacks: BTreeMap<Vec<&str>, Layers> = BTreeMap::new();
     for life in analysis.timeline.live() {
         let Some((prefix, number)) = numbered(life.module()) else { continue };
-        let (all, reached, bytes) = layers.entry(prefix).or_default();
+        let layers = stacks.entry(prefix).or_default();
         match life.category {
             Category::Parameters => {
-                all.insert(number);
+                layers.all.insert(number);
             }
             Category::Activations => {
-                reached.insert(number);
-                *bytes += life.block.bytes;
+                layers.reached.insert(number);
+                layers.activations += life.block.bytes;
             }
             _ => {}
         }
     }
-    let to_come = layers.values().map(|(all, reached, bytes)| {
-        let left = all.difference(reached).count() as u64;
-        bytes.checked_div(reached.len() as u64).unwrap_or(0).saturating_mul(left)
-    });
-    to_come.max().unwrap_or(0)
+    stacks.values().map(Layers::to_come).max().unwrap_or(0)
+}
+
+/// Numbered layers of a module.
+#[derive(Debug, Default)]
+struct Layers {
+    /// Those with parameters.
+    all: BTreeSet<u32>,
+    /// Those with activations.
+    reached: BTreeSet<u32>,
+    activations: u64,
+}
+
+impl Layers {
+    /// Bytes of activations of the layers that have none yet, if they are as large as the others.
+    fn to_come(&self) -> u64 {
+        let left = self.all.difference(&self.reached).count() as u64;
+        self.activations.checked_div(self.reached.len() as u64).unwrap_or(0).saturating_mul(left)
+    }
 }
 
 /// Name of the setting that does in the environment what `set_per_process_memory_fraction` does in a script.

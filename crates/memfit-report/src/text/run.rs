@@ -352,9 +352,10 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("interval", &text);
     }
     if let Some(at) = &report.at_peak {
-        let mut instant = match report.coverage.forward_only {
-            true => in_phase(at.phase).to_owned(),
-            false => moment(at.step, at.phase, None),
+        let mut instant = if report.coverage.forward_only {
+            in_phase(at.phase).to_owned()
+        } else {
+            moment(at.step, at.phase, None)
         };
         if at.allocated != peak.allocated {
             let _ = write!(instant, ": {} allocated", size(at.allocated));

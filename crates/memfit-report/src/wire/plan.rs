@@ -70,13 +70,11 @@ pub struct PlanReport {
 impl PlanReport {
     /// Environment variable that has to be set before a script with the plan starts, and its value.
     pub(crate) fn environment(&self) -> Option<(&'static str, &'static str)> {
-        let levers = self.chosen.iter().flat_map(|chosen| &chosen.levers);
-        levers
-            .filter_map(|lever| match lever.lever.declaration().script {
-                Script::Environment { name, value, .. } => Some((name, value)),
-                _ => None,
-            })
-            .next()
+        let mut levers = self.chosen.iter().flat_map(|chosen| &chosen.levers);
+        levers.find_map(|lever| match lever.lever.declaration().script {
+            Script::Environment { name, value, .. } => Some((name, value)),
+            _ => None,
+        })
     }
 }
 
