@@ -299,7 +299,8 @@ def test_a_model_that_does_not_fit_while_it_is_moved_is_parameters(tmp_path):
 def test_a_refused_optional_allocation_is_no_out_of_memory_error(probe, tmp_path):
     """A convolution whose workspace does not fit takes another algorithm: the script never hears of it."""
     passes = SimpleNamespace(ran_out=lambda: None)
-    session = SimpleNamespace(watch=None, steps=SimpleNamespace(complete=4), note=pytest.fail, passes=passes)
+    steps = SimpleNamespace(complete=4)
+    session = SimpleNamespace(watch=None, steps=steps, note=pytest.fail, passes=passes, evaluating=False)
     memory = probe("oom").OutOfMemory(session)
     memory._observe(0, 512, 0, 0)
     assert list(tmp_path.iterdir()) == []

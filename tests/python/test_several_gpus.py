@@ -100,5 +100,5 @@ def test_a_plan_for_several_gpus_says_that_the_script_uses_one(tmp_path: Path) -
     script.write_text(f"{HEAD}\n{CASES['one of two']}\n")
     told = invoke(["plan", "--gpu", "t4:2", "--", "python", str(script)], tmp_path).stdout
     text = " ".join(told.split())
-    assert "FITS AS IS on one of 2 virtual Tesla T4" in text
+    assert "FITS AS IS for the 3 steps that ran, on one of 2 virtual Tesla T4" in text
     assert "used on each" not in text
