@@ -91,9 +91,8 @@ fn is_let_go(facts: &Facts, load: &Call, name: &str) -> bool {
     let deletes = |line: &str| {
         line.trim().strip_prefix("del ").is_some_and(|names| words(names).any(|word| word == name))
     };
-    let binds = |line: &str| {
-        memfit_source::assigned_text(line, name).is_some_and(|value| !value.contains("load("))
-    };
+    let binds =
+        |line: &str| memfit_source::assigned_text(line, name).is_some_and(|value| !value.contains("load("));
     body.lines().any(|line| deletes(line) || binds(line))
 }
 

@@ -39,7 +39,8 @@ use memfit_source::{
 
 use crate::data::is_over_data;
 use crate::query::{
-    grows, has_constant_key, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor, words,
+    grows, has_constant_key, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor,
+    words,
 };
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 

@@ -291,7 +291,8 @@ fn in_forward(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_collected = attribute.contains("loss") || attribute.is_empty();
         let emptied = [format!("{attribute}.clear("), format!("{attribute}[:]")];
         let is_made = |line: &&str| {
-            let owned = line.split_once(&format!(".{attribute}")).map(|(_, rest)| format!("{attribute}{rest}"));
+            let owned =
+                line.split_once(&format!(".{attribute}")).map(|(_, rest)| format!("{attribute}{rest}"));
             owned.is_some_and(|line| memfit_source::assigned_text(&line, attribute) == Some("[]"))
         };
         let resets = emptied.iter().map(|text| facts.text.matches(text.as_str()).count()).sum::<usize>()
@@ -358,7 +359,10 @@ fn averages_parameter(context: &Context<'_>, store: &Store) -> bool {
     let Some(looped) = store.site.looped.map(|id| facts.looped(id)) else { return false };
     let over = context.slice(looped.iterable);
     let value = context.slice(store.value_span);
-    let is_item = context.slice(store.span).strip_prefix(store.target.as_str()).is_some_and(|rest| rest.starts_with('['));
+    let is_item = context
+        .slice(store.span)
+        .strip_prefix(store.target.as_str())
+        .is_some_and(|rest| rest.starts_with('['));
     let of_parameter = over.contains("parameters()")
         && looped.targets.iter().any(|target| words(value).any(|word| word == target));
     store.kind == StoreKind::Add

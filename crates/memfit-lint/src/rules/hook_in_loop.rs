@@ -63,7 +63,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let makes = hook.receiver.as_ref().is_some_and(|of| {
             words(context.slice(of.span)).next().is_some_and(|root| {
                 function.binds.iter().any(|name| name == root)
-                    && facts.calls.iter().any(|call| call.site.function == id && facts.bound_to(call.span) == Some(root))
+                    && facts
+                        .calls
+                        .iter()
+                        .any(|call| call.site.function == id && facts.bound_to(call.span) == Some(root))
             })
         });
         if id == FunctionId::MODULE

@@ -60,7 +60,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let text = context.slice(saved.value_span);
         // `state = model.state_dict()` before
         let bound = facts.calls.iter().find(|made| {
-            made.is_method("state_dict") && made.site.function == call.site.function && facts.bound_to(made.span) == Some(text)
+            made.is_method("state_dict")
+                && made.site.function == call.site.function
+                && facts.bound_to(made.span) == Some(text)
         });
         let text = bound.map_or(text, |made| context.slice(made.span));
         if !text.ends_with(".state_dict()") || text.contains(['{', '(']) && text.matches('(').count() > 1 {

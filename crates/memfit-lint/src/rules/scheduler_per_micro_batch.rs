@@ -86,9 +86,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 pub(super) fn counts_batches(context: &Context<'_>, argument: &Argument) -> bool {
     let counts = |text: &str| text.contains("len(") && !text.contains('/');
     let text = context.slice(argument.value_span);
-    let assigned = |line: &str| {
-        memfit_source::assigned_text(line, text).is_some_and(counts)
-    };
+    let assigned = |line: &str| memfit_source::assigned_text(line, text).is_some_and(counts);
     let is_name = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
     counts(text) || is_name && context.facts.text.lines().any(assigned)
 }

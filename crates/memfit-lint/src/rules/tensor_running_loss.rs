@@ -40,7 +40,9 @@
 use memfit_source::{Flags, Grad, GraphState, Kind, LoopId, Store, StoreKind, Value};
 
 use crate::passes::runs_model;
-use crate::query::{backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, loss_texts, words};
+use crate::query::{
+    backwards, grows, grows_by_calls, grows_in_object, has_constant_key, is_emptied, loss_texts, words,
+};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -275,14 +277,17 @@ fn of_helpers(context: &Context<'_>, findings: &mut Findings<'_>) {
         let function = facts.function(id);
         let text = context.slice(store.value_span);
         let is_returned = || {
-            function.returned_parts().map(|part| context.slice(part.span)).any(|returned| {
-                is_name(returned) && has_word(text, returned)
-            })
+            function
+                .returned_parts()
+                .map(|part| context.slice(part.span))
+                .any(|returned| is_name(returned) && has_word(text, returned))
         };
         let trains = || {
-            facts.calls.iter().filter(|call| call.function == Some(id)).any(|call| {
-                call.site.looped.is_some_and(|looped| facts.trains(looped))
-            })
+            facts
+                .calls
+                .iter()
+                .filter(|call| call.function == Some(id))
+                .any(|call| call.site.looped.is_some_and(|looped| facts.trains(looped)))
         };
         if !store.value.graph.is_none()
             && matches!(store.graph, GraphState::Unknown | GraphState::Live)

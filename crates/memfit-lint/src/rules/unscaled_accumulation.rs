@@ -343,9 +343,9 @@ fn is_left_to_function(context: &Context<'_>, pass: &Backward) -> bool {
     let facts = context.facts;
     let name = words(context.slice(pass.loss_span)).next().unwrap_or_default();
     let made = facts.calls.iter().filter(|call| facts.is_bound_to(call.span, name));
-    made.filter_map(|call| call.function).filter(|id| *id != FunctionId::MODULE).any(|id| {
-        words(context.slice(facts.function(id).span)).any(is_window)
-    })
+    made.filter_map(|call| call.function)
+        .filter(|id| *id != FunctionId::MODULE)
+        .any(|id| words(context.slice(facts.function(id).span)).any(is_window))
 }
 
 /// Returns `true` for a loop over the parts of a batch: `zip(images.chunk(k), labels.chunk(k))`.
