@@ -222,8 +222,11 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, others
             out.push_str(&canvas.wrapped(&format!("  {}. ", index + 1), style, &head));
         }
         out.push_str(&canvas.wrapped("     ", Style::new(), &fix.how));
-        if let Some(sentence) = fix.proof.as_ref().and_then(proven) {
-            out.push_str(&canvas.wrapped("     ", DIM, &sentence));
+        // The sentence of a remedy whose diff made the script fail has the error.
+        let by_hand = fix.edit.is_none() && fix.environment.is_none() && fix.card.is_none();
+        let is_told = |proof: &&FixProof| proof.verdict == Verdict::Error && by_hand;
+        if let Some(proof) = fix.proof.as_ref().filter(|proof| !is_told(proof)) {
+            out.push_str(&canvas.wrapped("     ", DIM, &proven(proof)));
         }
         let in_full = index == 0 || fix.fits == Some(true);
         for (line, changed) in fix.edit.iter().filter(|_| in_full).flat_map(|edit| places(&edit.diff)) {
@@ -300,7 +303,7 @@ const fn results(label: Label) -> &'static str {
 }
 
 /// Result of the run that tried a remedy.
-fn proven(proof: &FixProof) -> Option<String> {
+fn proven(proof: &FixProof) -> String {
     let device = size(proof.peak.device_upper);
     let completed = || match proof.steps {
         0 => format!("a run with it used at most {device}"),
@@ -308,13 +311,10 @@ fn proven(proof: &FixProof) -> Option<String> {
         steps => format!("a run with it completed {} steps and used at most {device}", count(steps)),
     };
     match proof.verdict {
-        Verdict::Fits => Some(completed()),
-        Verdict::Oom => {
-            Some(format!("a run with it also ran out of memory, in step {}", count(proof.steps + 1)))
-        }
-        Verdict::Unknown => Some(format!("{}; it is not certain that it fits", completed())),
-        // The remedy's own sentence has the error.
-        Verdict::Error => None,
+        Verdict::Fits => completed(),
+        Verdict::Oom => format!("a run with it also ran out of memory, in step {}", count(proof.steps + 1)),
+        Verdict::Unknown => format!("{}; it is not certain that it fits", completed()),
+        Verdict::Error => "a run with it failed for another reason".to_owned(),
     }
 }
 
@@ -377,7 +377,10 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
 
 #[cfg(test)]
 mod tests {
+    use memfit_vocabulary::Lever;
+
     use super::*;
+    use crate::wire::{ExplainEnvironment, Peak};
 
     #[test]
     fn the_places_of_a_category_add_up_to_it() {
@@ -406,6 +409,31 @@ mod tests {
         // A single one is named.
         let one = told(1);
         assert!(one.contains("layers.1") && !one.contains("other places"), "{one}");
+    }
+
+    #[test]
+    fn a_failed_run_is_told_once() {
+        let peak = Peak::default();
+        let failed = |environment: Option<ExplainEnvironment>| ExplainFix {
+            lever: Lever::ActivationOffload,
+            saves: 1,
+            label: Label::Exact,
+            how: "offload; a run with it ended with RuntimeError: view".to_owned(),
+            evidence: Proof::Modelled,
+            fits: None,
+            environment,
+            edit: None,
+            card: None,
+            proof: Some(FixProof { verdict: Verdict::Error, steps: 0, peak }),
+        };
+        let told = |fix: ExplainFix| {
+            let mut out = String::new();
+            fixes(&mut out, &[fix], 1, "", Canvas { width: 120, unicode: true });
+            out.contains("a run with it failed for another reason")
+        };
+        let setting = ExplainEnvironment { name: "A".to_owned(), value: "1".to_owned() };
+        assert!(!told(failed(None)));
+        assert!(told(failed(Some(setting))));
     }
 
     #[test]
