@@ -93,10 +93,7 @@ def replace(note, name, parameter, module):
             note(f"`{url}` was not downloaded: what loads `{target}` keeps its own values")
             return (target, None) if name == "urlretrieve" else target
 
-    setattr(module, name, download)
-    for holder, namespace in imports.loaded():
-        if namespace.get(name) is original:
-            setattr(holder, name, download)
+    imports.replace(module, name, download)
 
 
 def holds_weights(target):

@@ -38,7 +38,4 @@ def _replace(note, holds_weights, module):
             )
             return path
 
-    setattr(module, NAME, hf_hub_download)
-    for holder, namespace in imports.loaded():
-        if namespace.get(NAME) is original:
-            setattr(holder, NAME, hf_hub_download)
+    imports.replace(module, NAME, hf_hub_download)

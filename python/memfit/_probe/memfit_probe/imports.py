@@ -44,6 +44,15 @@ def loaded():
             continue
 
 
+def replace(module, name, function):
+    """Put a function in the place of a module's, also where other modules have imported it by that name."""
+    original = getattr(module, name)
+    setattr(module, name, function)
+    for holder, namespace in loaded():
+        if namespace.get(name) is original:
+            setattr(holder, name, function)
+
+
 def around(name, begin, end):
     """Call `begin()` right before the code of `name` runs and `end()` right after it, also where it fails."""
     if not _is_loaded(name):

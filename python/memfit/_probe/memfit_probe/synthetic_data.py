@@ -403,10 +403,7 @@ class SyntheticData:
                     return made
                 return module.DatasetDict(train=made, validation=made, test=made)
 
-        module.load_dataset = load_dataset
-        for holder, namespace in imports.loaded():
-            if namespace.get("load_dataset") is original:
-                holder.load_dataset = load_dataset
+        imports.replace(module, "load_dataset", load_dataset)
 
     def _sample(self, _dataset, index):
         return self.samples.sample(index)
