@@ -195,17 +195,26 @@ pub(crate) fn imported_modules(program: &Program) -> Option<String> {
     if !imports_torch(program) {
         return None;
     }
+    let alias_of = |expr: &Expr| {
+        let path = path(expr)?;
+        let (module, alias) = ALIASES.iter().find(|(module, _)| *module == path)?;
+        (!is_inside_longer(program, expr, ALIASES))
+            .then(|| ((*alias).to_owned(), format!("import {module} as {alias}\n")))
+    };
+    imported(program, &alias_of)
+}
+
+/// Replaces expressions by a free name, which a line at the beginning imports.
+fn imported(program: &Program, name_of: &dyn Fn(&Expr) -> Option<(String, String)>) -> Option<String> {
     let taken = (read(program.body()), bound(program.body()));
     let mut edits = Edits::default();
     let mut head = String::new();
     for expr in expressions(program.body()) {
-        let Some(path) = path(expr) else { continue };
-        let Some((module, alias)) = ALIASES.iter().find(|(module, _)| *module == path) else { continue };
-        if taken.0.contains(*alias) || taken.1.contains(*alias) || is_inside_longer(program, expr, ALIASES) {
+        let Some((name, line)) = name_of(expr) else { continue };
+        if taken.0.contains(&name) || taken.1.contains(&name) {
             continue;
         }
-        edits.replace_node(expr, *alias);
-        let line = format!("import {module} as {alias}\n");
+        edits.replace_node(expr, name);
         if !head.contains(&line) {
             head.push_str(&line);
         }
@@ -236,23 +245,12 @@ fn from_modules(program: &Program, split: &dyn Fn(&str) -> Option<(String, Strin
     if !imports_torch(program) {
         return None;
     }
-    let taken = (read(program.body()), bound(program.body()));
-    let mut edits = Edits::default();
-    let mut head = String::new();
-    for expr in expressions(program.body()) {
-        let Some((module, name)) = path(expr).as_deref().and_then(split) else { continue };
-        let is_plain = !taken.0.contains(&name) && !taken.1.contains(&name) && name != "Tensor";
-        if !is_plain || !expr.is_attribute_expr() {
-            continue;
-        }
-        edits.replace_node(expr, name.clone());
+    let name_of = |expr: &Expr| {
+        let (module, name) = path(expr).as_deref().and_then(split)?;
         let line = format!("from {module} import {name}\n");
-        if !head.contains(&line) {
-            head.push_str(&line);
-        }
-    }
-    edits.insert(0, head);
-    edits.apply(&program.text).filter(|text| text.contains("from torch"))
+        (name != "Tensor" && expr.is_attribute_expr()).then_some((name, line))
+    };
+    imported(program, &name_of).filter(|text| text.contains("from torch"))
 }
 
 /// Variables and parameters have types.

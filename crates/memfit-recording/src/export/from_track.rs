@@ -68,9 +68,6 @@ impl Snapshot {
                         let Some(block) = track.block(block) else { continue };
                         of_block(&mut event, &block, TraceAction::FreeRequested);
                         if !tells_completion {
-                            if writer.names_pools {
-                                event.pool = event.pool.or(NonZeroU16::new(1));
-                            }
                             snapshot.events.push(event);
                             event.action = TraceAction::FreeCompleted;
                         }
@@ -101,12 +98,14 @@ impl Snapshot {
                     MomentKind::Snapshot => event.size = moment.allocated,
                     _ => continue,
                 }
-                if writer.names_pools && event.action != TraceAction::Snapshot {
-                    event.pool = event.pool.or(NonZeroU16::new(1));
-                }
                 snapshot.events.push(event);
             }
             snapshot.traces.push(start..snapshot.events.len());
+        }
+        if writer.names_pools {
+            for event in snapshot.events.iter_mut().filter(|event| event.action != TraceAction::Snapshot) {
+                event.pool = event.pool.or(NonZeroU16::new(1));
+            }
         }
         snapshot.annotations = annotations(track);
         segments(track, &mut snapshot);

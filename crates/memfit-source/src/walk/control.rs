@@ -18,12 +18,9 @@ impl<'a> Walker<'a> {
         if let Some(loss) = self.differentiated_element(&node.iter) {
             element = loss;
         }
-        let header = Span::new(span(node).start, span(&*node.iter).end);
         let mut targets = Vec::new();
         collect_names(&node.target, &mut targets);
-        let site = self.site();
         let at = span(node).start;
-        let (parent, function) = (self.frame.looped, self.frame.function);
         let index = index.and_then(|start| {
             let Expr::Tuple(tuple) = &*node.target else { return None };
             match tuple.elts.first() {
@@ -31,20 +28,11 @@ impl<'a> Walker<'a> {
                 _ => None,
             }
         });
+        let iterable = span(self.wrapped_iterable(&node.iter));
         let made = Loop {
-            span: span(node),
-            header,
-            parent,
-            function,
-            is_while: false,
-            iterable_kind: over,
-            iterable: span(self.wrapped_iterable(&node.iter)),
             targets: targets.iter().map(|name| (*name).to_owned()).collect(),
             index,
-            assigned: Vec::new(),
-            emptied: Vec::new(),
-            site,
-            end: 0,
+            ..self.new_loop(span(node), &node.iter, over, iterable)
         };
         let id = self.enter_loop(at, made);
         self.walk_iterations(id, |walker| {
@@ -52,6 +40,25 @@ impl<'a> Walker<'a> {
             walker.body(&node.body);
         });
         self.body(&node.orelse);
+    }
+
+    /// A loop of this frame, with a header that ends with an expression.
+    fn new_loop(&mut self, at: Span, last: &Expr, iterable_kind: IterableKind, iterable: Span) -> Loop {
+        Loop {
+            span: at,
+            header: Span::new(at.start, span(last).end),
+            parent: self.frame.looped,
+            function: self.frame.function,
+            is_while: false,
+            iterable_kind,
+            iterable,
+            targets: Vec::new(),
+            index: None,
+            assigned: Vec::new(),
+            emptied: Vec::new(),
+            site: self.site(),
+            end: 0,
+        }
     }
 
     pub(super) fn while_loop(&mut self, node: &'a StmtWhile) {
@@ -64,22 +71,8 @@ impl<'a> Walker<'a> {
             self.loop_with_next(node, target, iterator);
             return;
         }
-        let site = self.site();
-        let made = Loop {
-            span: span(node),
-            header: Span::new(span(node).start, span(&*node.test).end),
-            parent: self.frame.looped,
-            function: self.frame.function,
-            is_while: true,
-            iterable_kind: if endless { IterableKind::Endless } else { IterableKind::Other },
-            iterable: span(&*node.test),
-            targets: Vec::new(),
-            index: None,
-            assigned: Vec::new(),
-            emptied: Vec::new(),
-            site,
-            end: 0,
-        };
+        let kind = if endless { IterableKind::Endless } else { IterableKind::Other };
+        let made = Loop { is_while: true, ..self.new_loop(span(node), &node.test, kind, span(&*node.test)) };
         let id = self.enter_loop(span(node).start, made);
         self.walk_iterations(id, |walker| {
             walker.eval(&node.test);
@@ -94,21 +87,10 @@ impl<'a> Walker<'a> {
         let (over, element, _) = self.iteration(iterator, &iterated);
         let mut targets = Vec::new();
         collect_names(target, &mut targets);
-        let site = self.site();
+        let iterable = span(self.wrapped_iterable(iterator));
         let made = Loop {
-            span: span(node),
-            header: Span::new(span(node).start, span(&*node.test).end),
-            parent: self.frame.looped,
-            function: self.frame.function,
-            is_while: false,
-            iterable_kind: over,
-            iterable: span(self.wrapped_iterable(iterator)),
             targets: targets.iter().map(|name| (*name).to_owned()).collect(),
-            index: None,
-            assigned: Vec::new(),
-            emptied: Vec::new(),
-            site,
-            end: 0,
+            ..self.new_loop(span(node), &node.test, over, iterable)
         };
         let id = self.enter_loop(span(node).start, made);
         self.walk_iterations(id, |walker| {
