@@ -1,6 +1,6 @@
 //! Plan: levers that make training fit, and the environment that they were determined for.
 
-use memfit_vocabulary::{Label, Lever, Parallel, Script, Value};
+use memfit_vocabulary::{Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::Setting;
@@ -146,12 +146,8 @@ impl Plan {
 
     /// Environment variables that have to be set before the script starts, with their values.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        self.levers.iter().filter(|setting| setting.value != Value::Switch(false)).filter_map(|setting| {
-            match setting.lever.declaration().script {
-                Script::Environment { name, value, .. } => Some((name, value)),
-                _ => None,
-            }
-        })
+        let is_on = |setting: &&Setting| setting.value != Value::Switch(false);
+        self.levers.iter().filter(is_on).filter_map(|setting| setting.lever.environment())
     }
 
     /// Setting of a lever, if the plan contains it.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Declaration, Harm, Label, Moved, Sentence, Stage};
+use crate::{Declaration, Harm, Label, Moved, Script, Sentence, Stage};
 
 include!(concat!(env!("OUT_DIR"), "/levers.rs"));
 
@@ -62,6 +62,14 @@ impl Lever {
     /// The lever that it requires.
     pub const fn needs(self) -> Option<Self> {
         self.declaration().needs
+    }
+
+    /// Environment variable that applies it, set before the script starts, and its value.
+    pub const fn environment(self) -> Option<(&'static str, &'static str)> {
+        match self.declaration().script {
+            Script::Environment { name, value, .. } => Some((name, value)),
+            _ => None,
+        }
     }
 
     /// The lever with this name.

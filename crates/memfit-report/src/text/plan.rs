@@ -388,7 +388,8 @@ fn next(report: &PlanReport) -> Vec<String> {
                     "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --gpu … {cover}--plan {plan} -- {}` runs the unmodified script with it{more}",
                     report.command.join(" ")
                 ));
-                if let Some((name, value)) = report.environment() {
+                let mut levers = report.chosen.iter().flat_map(|chosen| &chosen.levers);
+                if let Some((name, value)) = levers.find_map(|lever| lever.lever.environment()) {
                     lines.push(format!(
                         "start the training with {name}={value}: the plan's setting of the allocator has to be known before PyTorch starts"
                     ));

@@ -1,6 +1,6 @@
 //! `memfit.plan/1`: the result of a search for the fastest plan.
 
-use memfit_vocabulary::{Bound, Label, Lever, Parallel, Script, Value};
+use memfit_vocabulary::{Bound, Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use super::explain::FixProof;
@@ -65,17 +65,6 @@ pub struct PlanReport {
     pub patch: Option<PlanPatch>,
     /// Reason why there is no answer.
     pub problem: Option<Problem>,
-}
-
-impl PlanReport {
-    /// Environment variable that has to be set before a script with the plan starts, and its value.
-    pub(crate) fn environment(&self) -> Option<(&'static str, &'static str)> {
-        let mut levers = self.chosen.iter().flat_map(|chosen| &chosen.levers);
-        levers.find_map(|lever| match lever.lever.declaration().script {
-            Script::Environment { name, value, .. } => Some((name, value)),
-            _ => None,
-        })
-    }
 }
 
 /// A plan as a patch of a script.
