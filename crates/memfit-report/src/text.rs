@@ -18,6 +18,7 @@ mod doctor;
 mod explain;
 mod gpus;
 mod growth;
+mod modules;
 mod moment;
 mod plan;
 mod replay;

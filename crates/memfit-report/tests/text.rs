@@ -12,11 +12,11 @@ use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
     CalibrateReport, CardKind, Check, CodeLine, Coverage, DoctorReport, ExplainFix, ExplainReport, FixProof,
-    Health, ModuleBytes, NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom,
+    Health, NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom,
     WatchedProcess, WatchedRun, schema,
 };
 use memfit_vocabulary::{Phase, Remark};
-use support::{MIB, all, failed, fits, oom, recovered, two_ranks, unknown};
+use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
 
 /// The text without ANSI styles.
 fn plain(report: &RunReport, width: usize, unicode: bool) -> String {
@@ -224,19 +224,6 @@ fn a_run_of_two_ranks() {
 }
 
 #[test]
-fn modules_that_are_alike_are_counted_and_numbers_with_more_digits_are_alike() {
-    let module = |name: &str, bytes| ModuleBytes { name: name.to_owned(), bytes };
-    let mut report = fits();
-    let at_peak = report.at_peak.as_mut().unwrap();
-    at_peak.modules = (0..12).map(|index| module(&format!("blocks.{index}.mlp"), 64 * MIB)).collect();
-    at_peak.modules.extend([module("first.0", 9 * MIB), module("first.2", 9 * MIB), module("head", 7 * MIB)]);
-    let text = plain(&report, 100, true);
-    for line in ["each of 12 modules, blocks.0.mlp to blocks.11.mlp", "each of first.0 and first.2", "head"] {
-        assert!(text.lines().any(|each| each.trim_end().ends_with(line)), "{line}: {text}");
-    }
-}
-
-#[test]
 fn parts_that_a_script_cannot_have_are_not_missing() {
     let told = |change: fn(&mut RunReport)| {
         let mut report = fits();
@@ -421,7 +408,7 @@ fn tensors_of_no_module_stand_first_where_they_take_the_most() {
     assert!(!plain(&report, 120, true).contains("outside of modules"), "a module has more");
     outside(&mut report, 3 << 30, line);
     let text = plain(&report, 120, true);
-    let (heading, rest) = text.split_once("Largest modules at the peak\n").unwrap();
+    let (heading, rest) = text.split_once("Largest modules at the peak, without their submodules\n").unwrap();
     assert!(!heading.contains("outside of modules"));
     assert_eq!(
         rest.lines().next().unwrap().trim(),

@@ -7,6 +7,7 @@ use memfit_explain::{NO_FIGURES, NO_HISTORY, NO_PERIODS};
 use memfit_vocabulary::{Cause, Label, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::growth::MAX_STEPS;
 use super::{count, from_here, module_name, size};
 use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, Verdict};
 
@@ -41,7 +42,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What held the memory"));
         tree(&mut out, &report.holders, canvas);
     }
-    if !report.leaks.is_empty() {
+    if grows(report) {
         let _ = writeln!(out, "\n  {}", paint(BOLD, "What grows with each step"));
         for leak in report.leaks.iter().take(MAX_BRANCHES) {
             let module = leak.module.as_deref().filter(|name| !name.is_empty()).map(module_name);
@@ -67,7 +68,8 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     if !report.fixes.is_empty() {
         let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
-        fixes(&mut out, &report.fixes, report.fixes.len(), "", canvas);
+        let is_tight = |proof: &FixProof| leaves_little(proof.peak.reserved, report.peak.limit);
+        fixes(&mut out, &report.fixes, report.fixes.len(), "", is_tight, canvas);
     }
     if report.cause != Cause::None {
         let _ = writeln!(
@@ -79,7 +81,29 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     for note in report.unknown.iter().chain(&report.problems) {
         out.push_str(&canvas.wrapped("note: ", DIM, note));
     }
+    let is_searched = matches!(
+        report.cause,
+        Cause::TooBig
+            | Cause::Fragmented
+            | Cause::FirstStepSurprise
+            | Cause::GiantRequest
+            | Cause::DoesNotFit
+    );
+    if report.peak.requested.is_some() && is_searched {
+        out.push('\n');
+        out.push_str(&canvas.wrapped("next: ", ADVICE, PLAN));
+    }
     out
+}
+
+/// The verb that searches for a combination of remedies.
+const PLAN: &str = "`memfit plan --gpu NAME -- python train.py` runs the script on a virtual GPU and searches for the fastest combination of changes that fits";
+
+/// Returns `true` if memory grows fast enough to fill the GPU in a training of usual length.
+fn grows(report: &ExplainReport) -> bool {
+    let per_step: u64 = report.leaks.iter().map(|leak| leak.per_step).sum();
+    let in_a_long_training = per_step.saturating_mul(MAX_STEPS);
+    !report.leaks.is_empty() && report.peak.limit.is_none_or(|limit| in_a_long_training >= limit)
 }
 
 /// Summary of a cause in a few words.
@@ -182,11 +206,27 @@ fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
     }
 }
 
-/// Writes the list of remedies. `others` says where those that are not shown are.
-pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, others: &str, canvas: Canvas) {
+/// Returns `true` if less than 2 % of the available memory is left, which another program may take.
+pub(super) fn leaves_little(used: u64, available: Option<u64>) -> bool {
+    available.is_some_and(|available| used <= available && available - used < available / 50)
+}
+
+/// Writes the list of remedies. `others` says where those that are not shown are; `is_tight` is `true` for a
+/// run that left little memory.
+pub(super) fn fixes(
+    out: &mut String,
+    fixes: &[ExplainFix],
+    shown: usize,
+    others: &str,
+    is_tight: impl Fn(&FixProof) -> bool,
+    canvas: Canvas,
+) {
     for (index, fix) in fixes.iter().take(shown).enumerate() {
         // Only a run shows what the rest of the training needs.
         let enough = match (fix.fits, fix.evidence) {
+            (Some(true), Proof::Run) if fix.proof.as_ref().is_some_and(&is_tight) => {
+                "barely enough: a run with it left less than 2 % of the GPU"
+            }
             (Some(true), Proof::Run) => "enough: confirmed by a run",
             (Some(true), Proof::Replayed | Proof::Modelled) => "enough for this request",
             // The sentence about the run follows.
@@ -428,12 +468,22 @@ mod tests {
         };
         let told = |fix: ExplainFix| {
             let mut out = String::new();
-            fixes(&mut out, &[fix], 1, "", Canvas { width: 120, unicode: true });
+            fixes(&mut out, &[fix], 1, "", |_| false, Canvas { width: 120, unicode: true });
             out.contains("a run with it failed for another reason")
         };
         let setting = ExplainEnvironment { name: "A".to_owned(), value: "1".to_owned() };
         assert!(!told(failed(None)));
         assert!(told(failed(Some(setting))));
+    }
+
+    #[test]
+    fn a_remedy_that_leaves_little_is_barely_enough() {
+        let cases =
+            [(99, Some(100), true), (98, Some(100), false), (100, Some(100), true), (101, Some(100), false)];
+        for (used, available, tight) in cases {
+            assert_eq!(leaves_little(used, available), tight, "{used}");
+        }
+        assert!(!leaves_little(99, None));
     }
 
     #[test]

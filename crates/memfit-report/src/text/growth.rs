@@ -8,7 +8,7 @@ pub(super) const STEPS_TO_COMPARE: u64 = 3;
 
 /// Growth that would fill the GPU only after more steps than this is treated as noise: over a few steps it
 /// cannot be distinguished from batches of different sizes.
-const MAX_STEPS: u64 = 10_000;
+pub(super) const MAX_STEPS: u64 = 10_000;
 
 /// Memory that grows from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,15 +9,14 @@ use memfit_vocabulary::{Category, Phase, Remark};
 use super::assumed;
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{coverable, covered, not_covered, not_run, steps, what_ran};
-use super::explain::in_function;
+use super::explain::leaves_little;
 use super::growth::Growth;
+use super::modules;
 use super::moment::{evaluation, forward_pass, in_phase, moment};
 use super::several;
-use super::{from_here, milliseconds, module_name, signed_size, size, times};
-use crate::wire::{AtPeak, CardKind, Coverage, ModuleBytes, PeakEnd, RunReport, Time, Verdict};
+use super::{from_here, milliseconds, signed_size, size, times};
+use crate::wire::{CardKind, Coverage, FixProof, PeakEnd, RunReport, Time, Verdict};
 
-/// Maximum modules.
-const MAX_MODULES: usize = 6;
 /// Maximum remedies.
 const MAX_FIXES: usize = 3;
 /// Maximum frames of a stack.
@@ -52,7 +51,7 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
             out.push_str(&canvas.wrapped("  ", BOLD, "At the peak, before the request that failed:"));
         }
         card(&mut out, report, canvas);
-        modules(&mut out, report.at_peak.as_ref(), canvas);
+        modules::largest(&mut out, report.at_peak.as_ref(), LABEL + SIZE, canvas);
         remedies(&mut out, report, canvas);
         out.push('\n');
         facts(&mut out, report, canvas);
@@ -115,7 +114,9 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
             Some(recording) => format!("`memfit explain {recording}`"),
             None => "`memfit explain` shows them for a recording (`-o run.memfit`)".to_owned(),
         };
-        super::explain::fixes(out, &report.fixes, MAX_FIXES, &others, canvas);
+        let is_tight =
+            |proof: &FixProof| leaves_little(proof.peak.device_upper, Some(report.device.capacity));
+        super::explain::fixes(out, &report.fixes, MAX_FIXES, &others, is_tight, canvas);
     }
 }
 
@@ -266,59 +267,6 @@ fn colour(category: Category) -> Style {
         Category::Unknown | Category::Rounding => AnsiColor::BrightBlack.on_default(),
         Category::Fragmentation => AnsiColor::Red.on_default(),
     }
-}
-
-fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
-    let Some(peak) = peak.filter(|peak| !peak.modules.is_empty()) else { return };
-    let _ = writeln!(out, "\n  {}", paint(BOLD, "Largest modules at the peak"));
-    let largest = peak.modules.first().map_or(0, |module| module.bytes);
-    if let Some(outside) = peak.outside_modules.as_ref().filter(|outside| outside.bytes > largest) {
-        let line = outside.line.as_ref();
-        let place = line.map_or(String::new(), |line| format!(", most of it at {}", in_function(line)));
-        let first = format!("  {:>width$}  ", size(outside.bytes), width = LABEL + SIZE);
-        out.push_str(&canvas.wrapped(&first, Style::new(), &format!("outside of modules{place}")));
-    }
-    let room = canvas.columns() - 2 - LABEL - SIZE - 2;
-    for alike in repeated(&peak.modules).iter().take(MAX_MODULES) {
-        let names = match alike.as_slice() {
-            [] => continue,
-            [only] => module_name(&only.name),
-            [first, second] => {
-                format!("each of {} and {}", module_name(&first.name), module_name(&second.name))
-            }
-            [first, .., last] => format!(
-                "each of {} modules, {} to {}",
-                alike.len(),
-                module_name(&first.name),
-                module_name(&last.name)
-            ),
-        };
-        let (first, names) = (alike[0], canvas.shortened(&names, room));
-        let _ = writeln!(out, "  {:>width$}  {names}", size(first.bytes), width = LABEL + SIZE);
-    }
-}
-
-/// Modules whose names differ in numbers alone, such as those of repeated blocks, and whose sizes read alike
-/// are together.
-fn repeated(modules: &[ModuleBytes]) -> Vec<Vec<&ModuleBytes>> {
-    let pattern = |name: &str| -> String {
-        let parts: Vec<&str> = name.split(|character: char| character.is_ascii_digit()).collect();
-        // Several digits are one number.
-        let texts = parts.iter().enumerate().filter(|(at, text)| *at == 0 || !text.is_empty());
-        texts.map(|(_, text)| *text).collect::<Vec<_>>().join("#")
-    };
-    let mut groups: Vec<Vec<&ModuleBytes>> = Vec::new();
-    for module in modules {
-        let same = |group: &&mut Vec<&ModuleBytes>| {
-            let first = group[0];
-            size(first.bytes) == size(module.bytes) && pattern(&first.name) == pattern(&module.name)
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(module),
-            None => groups.push(vec![module]),
-        }
-    }
-    groups
 }
 
 fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
@@ -522,7 +470,7 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
             "`--steps 0` runs the script to its end, and with it what has not run yet; fewer epochs in the script's own settings make that shorter".to_owned(),
         );
     }
-    if report.headroom >= 0 && report.headroom.unsigned_abs() < report.device.capacity / 50 {
+    if leaves_little(report.peak.device_upper, Some(report.device.capacity)) {
         advice.push(
             "less than 2 % of the GPU is left: any other program on it (a desktop) may take that".to_owned(),
         );
