@@ -80,3 +80,47 @@ def test_a_module_that_no_forward_calls_is_said_to_have_no_effect() -> None:
         step(batch)
     assert len(warned) == 1
     step.close()
+
+
+class Scored(nn.Module):
+    """Scores pairs of tokens, written out in a way that is, or is not, attention."""
+
+    def __init__(self, is_attention: bool) -> None:
+        super().__init__()
+        self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, 5000)
+        self.is_attention = is_attention
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(-2, -1)
+        weights = scores.softmax(-1) if self.is_attention else scores.sigmoid()
+        return self.head(weights @ v)
+
+
+def entropy(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(model(batch).flatten(0, 1), torch.zeros(24, dtype=torch.long))
+
+
+def square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("lever", "is_attention", "loss", "idle"),
+    [
+        ("sdpa", True, square, None),
+        ("sdpa", False, square, "no attention was found"),
+        ("chunked-loss", True, entropy, None),
+        ("chunked-loss", True, square, "no `cross_entropy` of these logits"),
+    ],
+)
+def test_a_lever_that_finds_nothing_to_replace_says_so(lever, is_attention, loss, idle, recwarn) -> None:
+    model = Scored(is_attention)
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, levers={lever: True})
+    batch = torch.randn(4, 6, 8)
+    step(batch)
+    step(batch)
+    said = [str(each.message) for each in recwarn if "has no effect" in str(each.message)]
+    assert len(said) == (idle is not None), said
+    assert idle is None or (f"`{lever}` has no effect" in said[0] and idle in said[0])
+    step.close()

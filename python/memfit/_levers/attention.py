@@ -43,6 +43,9 @@ class Deferred(torch.Tensor):
     _memfit_real: torch.Tensor | None
     # Set if a result was computed without the real scores.
     _memfit_used: bool
+    # The scores of which this is a transposed view, as of convolutional networks, which multiply values of
+    # (batch, features, keys) with transposed weights.
+    _memfit_base: Deferred | None
 
     @classmethod
     @left_alone
@@ -59,12 +62,13 @@ class Deferred(torch.Tensor):
         raise RuntimeError(text)
 
 
-def deferred(scores: Scores, shape: tuple[int, ...], kind: torch.dtype) -> Any:
-    """Create a stand-in for scores."""
+def deferred(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, base: Any = None) -> Any:
+    """Create a stand-in for scores, or for a transposed view of another stand-in."""
     made: Any = torch.Tensor._make_wrapper_subclass(
         Deferred, shape, dtype=kind, device=scores.query.device, requires_grad=True
     )
     made._memfit, made._memfit_real, made._memfit_used = scores, None, False
+    made._memfit_base = base
     with torch._C.DisableTorchFunctionSubclass():
         made.register_hook(_lost)
     return made
@@ -85,6 +89,9 @@ def attended(stand_in: Any, value: torch.Tensor) -> torch.Tensor:
 
 def real(stand_in: Any) -> torch.Tensor:
     """Return the real scores, computed once."""
+    base = stand_in._memfit_base
+    if stand_in._memfit_real is None and base is not None:
+        stand_in._memfit_real = real(base).transpose(-2, -1)
     if stand_in._memfit_real is None:
         if stand_in._memfit.dropout and stand_in._memfit_used:
             raise RuntimeError(_DROPOUT_DIFFERS)
@@ -142,7 +149,7 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Apply a function to arguments that may include deferred scores."""
     name = getattr(func, "__name__", "")
     first = args[0] if args else None
-    if isinstance(first, Deferred) and first._memfit_real is None:
+    if _is_waiting(first):
         if name in _ANSWERED or (name == "__get__" and func in _PROPERTIES):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -150,10 +157,13 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             found = _apply_operation(first, Operation(func, name, args, kwargs))
             if found is not None:
                 return found
+    found = None
     if name == "einsum":
         found = _attend_einsum(args, kwargs)
-        if found is not None:
-            return found
+    elif name in PRODUCTS and len(args) == 2 and not kwargs:
+        found = _attend_transposed(*args)
+    if found is not None:
+        return found
     if any(holds(each) for each in (*args, *kwargs.values())):
         if name in _OBSERVERS:
             for each in _held((args, kwargs)):
@@ -161,6 +171,13 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = tuple(outside(each) for each in args)
         kwargs = {key: outside(each) for key, each in kwargs.items()}
     return func(*args, **kwargs)
+
+
+def _is_waiting(value: Any) -> bool:
+    """Return `True` for a stand-in for scores that are not computed yet."""
+    if not isinstance(value, Deferred) or value._memfit_real is not None:
+        return False
+    return value._memfit_base is None or value._memfit_base._memfit_real is None
 
 
 def holds(value: Any) -> bool:
@@ -188,9 +205,7 @@ def _attend_einsum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs or not isinstance(args[0], str) or not torch.is_grad_enabled():
         return None
     terms = operands(args)
-    waiting = [
-        index for index, each in enumerate(terms) if isinstance(each, Deferred) and each._memfit_real is None
-    ]
+    waiting = [index for index, each in enumerate(terms) if _is_waiting(each) and each._memfit_base is None]
     if len(waiting) != 1 or len(terms) != 2 or isinstance(terms[1 - waiting[0]], Deferred):
         return None
     value = einsum.attended(args[0], waiting[0], terms)
@@ -198,6 +213,19 @@ def _attend_einsum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None
     made = _attend(terms[waiting[0]], value[0])
     return None if made is None else made.permute(value[1])
+
+
+def _attend_transposed(value: Any, stand_in: Any) -> Any:
+    """Multiply values of (batch…, features, keys) with transposed weights."""
+    if not _is_waiting(stand_in) or stand_in._memfit_base is None or not torch.is_grad_enabled():
+        return None
+    if type(value) is not torch.Tensor or value.dim() < 2:
+        return None
+    made = _attend(stand_in._memfit_base, value.transpose(-2, -1))
+    if made is None:
+        return None
+    stand_in._memfit_used = True
+    return made.transpose(-2, -1)
 
 
 def _attend(stand_in: Any, value: torch.Tensor) -> Any:
@@ -227,11 +255,17 @@ def _shape_and_type(stand_in: Any) -> tuple[tuple[int, ...], torch.dtype]:
 def _apply_operation(stand_in: Any, operation: Operation) -> Any:
     """Apply an operation to deferred scores; return `None` if it is not part of attention."""
     name, rest = operation.name, operation.args[1:]
+    scores: Scores = stand_in._memfit
+    shape, kind = _shape_and_type(stand_in)
+    if _swaps_rows(operation, len(shape)):
+        turned = (*shape[:-2], shape[-1], shape[-2])
+        base = stand_in._memfit_base
+        return deferred(scores, turned, kind, stand_in) if base is None else base
+    if stand_in._memfit_base is not None:
+        return None
     if name in PRODUCTS:
         plain = len(rest) == 1 and not operation.kwargs and not isinstance(rest[0], Deferred)
         return _attend(stand_in, rest[0]) if plain else None
-    scores: Scores = stand_in._memfit
-    shape, kind = _shape_and_type(stand_in)
     found = _RULES[name](scores, shape, kind, operation) if name in _RULES else None
     if found is None:
         return None
@@ -246,6 +280,21 @@ def _apply_operation(stand_in: Any, operation: Operation) -> Any:
         return stand_in
     stand_in._memfit_used = True
     return deferred(changed, shape, after)
+
+
+def _swaps_rows(operation: Operation, dimensions: int) -> bool:
+    """Return `True` if an operation exchanges the last two dimensions, and nothing else."""
+    if operation.name == "__get__":
+        return operation.func == torch.Tensor.mT.__get__
+    rest = operation.args[1:]
+    order = tuple(rest[0]) if len(rest) == 1 and isinstance(rest[0], (list, tuple)) else rest
+    if operation.kwargs or not all(type(each) is int for each in order):
+        return False
+    order = tuple(each % dimensions for each in order)
+    last, rows = dimensions - 1, dimensions - 2
+    if operation.name in ("transpose", "swapaxes", "swapdims"):
+        return sorted(order) == [rows, last]
+    return operation.name == "permute" and order == (*range(rows), last, rows)
 
 
 # The new properties of the scores after an operation, and their data type; empty with the same type if the

@@ -22,6 +22,8 @@ from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import together, wrap
 
+_UNCALLED = "the first step did not call it; name the modules that the model's forward calls"
+
 
 @lever("checkpointing", Stage.MODEL, 100)
 def apply(target: Target, value: Any, name: str) -> Undo:
@@ -30,15 +32,18 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if not chosen:
         raise CannotApply(name, "the model has no repeated blocks; name the modules to checkpoint")
     names = [chosen] if isinstance(chosen, str) else chosen
-    target.uncalled |= dict.fromkeys(names, name)
+    target.idle |= {(name, module): _UNCALLED for module in names}
     return together(
-        [_one(target, module, path) for path, module in zip(names, modules(target, name, names), strict=True)]
+        [
+            _one(target, module, path, name)
+            for path, module in zip(names, modules(target, name, names), strict=True)
+        ]
     )
 
 
-def _one(target: Target, module: nn.Module, path: str) -> Undo:
+def _one(target: Target, module: nn.Module, path: str, name: str) -> Undo:
     def around(called: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        target.uncalled.pop(path, None)
+        target.takes_effect(name, path)
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         if _holds_cache(called, args, kwargs):

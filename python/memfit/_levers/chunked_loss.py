@@ -31,6 +31,10 @@ _CHUNK_BYTES = 64 << 20
 # small enough chunk if that is less.
 _MIN_TOKENS_PER_INPUT = 2
 _CHUNKS = 8
+_NO_LOSS = (
+    "no `cross_entropy` of these logits was computed that it can replace: with class numbers as targets, outside "
+    "of compiled code"
+)
 _DROPOUT = nn.modules.dropout._DropoutNd
 
 
@@ -47,6 +51,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             "the weight of the layer before the loss is recomputed before each call; use "
             "`torch.nn.utils.parametrizations`, or leave this lever out",
         )
+    target.idle[name, ""] = _NO_LOSS
     asked = wanted.get("tokens")
     least = max(_CHUNK_BYTES // (4 * head.out_features), 64)
 

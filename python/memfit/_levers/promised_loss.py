@@ -37,6 +37,7 @@ def promised_loss(
         return NotImplemented
     deferred.moment.check()
     root_of(state).used = True
+    deferred.target.takes_effect("chunked-loss")
     casts = deferred.casts
     if casts == (torch.float32,) and deferred.kind in (torch.float16, torch.bfloat16):
         casts = ()

@@ -36,6 +36,8 @@ class Scores:
     key: torch.Tensor
     # All operations so far, in case the scores have to be computed.
     steps: tuple[Step, ...]
+    # Called when they become attention.
+    found: Callable[[], None]
     scale: float = 1.0
     # Mask of the pairs that count, and the score of all others.
     keep: torch.Tensor | None = None
@@ -62,6 +64,7 @@ class Scores:
     def attend(self, value: torch.Tensor) -> torch.Tensor:
         for step in self.steps:
             step.moment.check()
+        self.found()
         query, mask = self.query, self.keep
         if mask is not None and mask.dim() < 2:
             mask = mask.expand(*([1] * (query.dim() - mask.dim())), *mask.shape)
@@ -74,9 +77,18 @@ class Scores:
             mask = added if mask is None else added.masked_fill(~mask, float("-inf"))
             if mask.dim() < 2:
                 mask = mask.expand(*([1] * (query.dim() - mask.dim())), *mask.shape)
-        return functional.scaled_dot_product_attention(
-            query, self.key, value, attn_mask=mask, dropout_p=self.dropout, scale=self.scale
+        # The kernels without an attention matrix take four dimensions, and rows that are contiguous.
+        is_single = query.dim() == 3
+        if is_single and mask is not None and mask.dim() == 3:
+            mask = mask.unsqueeze(1)
+        query, key, value = (
+            _with_contiguous_rows(each.unsqueeze(1) if is_single else each)
+            for each in (query, self.key, value)
         )
+        made = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=self.dropout, scale=self.scale
+        )
+        return made.squeeze(1) if is_single else made
 
     def _kind(self) -> torch.dtype:
         """Return the data type in which attention is computed."""
@@ -84,3 +96,7 @@ class Scores:
         if torch.is_autocast_enabled(device) and kind != torch.float64:
             kind = torch.get_autocast_dtype(device)
         return kind
+
+
+def _with_contiguous_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

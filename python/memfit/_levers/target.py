@@ -81,8 +81,9 @@ class Target:
     example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     # `True` if levers may be undone: the previous state is then kept on the host.
     undoes: bool = True
-    # Modules that a lever wraps and that no forward pass has called yet, by name, with the lever.
-    uncalled: dict[str, str] = field(default_factory=dict)
+    # Levers that have found nothing to change yet, with the reason to state if that stays so, by lever and
+    # module; an empty name is the whole model.
+    idle: dict[tuple[str, str], str] = field(default_factory=dict)
     # Messages for the user: levers without effect here, and why that is fine.
     notes: list[str] = field(default_factory=list)
 
@@ -128,14 +129,16 @@ class Target:
             loader = reload(loader)
         return loader
 
-    def note_uncalled(self) -> None:
-        """Name wrapped modules that no forward pass called in a whole step: the lever has no effect there."""
-        for name, lever in self.uncalled.items():
-            self.note(
-                f"`{lever}` has no effect on `{name}`: the first step did not call it; name the modules that the "
-                "model's forward calls"
-            )
-        self.uncalled.clear()
+    def takes_effect(self, lever: str, module: str = "") -> None:
+        """Record that a lever has found what it changes."""
+        self.idle.pop((lever, module), None)
+
+    def note_idle(self) -> None:
+        """Name the levers that found nothing to change in a whole step."""
+        for (lever, module), why in self.idle.items():
+            place = f" on `{module}`" if module else ""
+            self.note(f"`{lever}` has no effect{place}: {why}")
+        self.idle.clear()
 
     def note(self, text: str) -> None:
         """Show a message once."""

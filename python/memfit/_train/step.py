@@ -354,8 +354,8 @@ class Step:
         if skipped:
             self._watch.overflowed(self._parameters.named(), type(self.model).__name__)
         self._window.settle()
-        if self._target.uncalled:
-            self._target.note_uncalled()
+        if self._target.idle:
+            self._target.note_idle()
         if self._zero_grad:
             self._optimizer.zero_grad(set_to_none=True)
         self._watch.stepped(skipped)

@@ -96,6 +96,8 @@ class Planned:
         self.loading = None
         self.equipped = weakref.WeakSet()
         self.arriving = None
+        # Set when a backward pass begins with levers applied: they have seen a forward pass and a loss.
+        self.went_back = False
         # Set if all micro-batches of a step run although only some were requested.
         self.whole_steps = False
         self.facts.forget()
@@ -350,6 +352,7 @@ class Planned:
     def seeds(self, gradients):
         """Return the initial gradients of a backward pass, weighted for a micro-batch and scaled."""
         self.facts.backward()
+        self.went_back = self.target is not None
         self.round.piece_runs()
         self.scaling.begin()
         weight, piece = 1.0, self.fetched.piece
@@ -415,6 +418,11 @@ class Planned:
             unapplied.append("micro-batch")
         for name in unapplied:
             self._refuse(name, NO_LOADER)
+        if self.target is not None and (self.went_back or self.infers):
+            for (name, module), why in self.target.idle.items():
+                # A module of several that is not called takes nothing from the others.
+                if not module:
+                    self._refuse(name, why)
         if self.part == "training" and self.target is not None:
             self.peaks = part.peaks(self.session)
         optimizers = list(self.session.optimizers)
