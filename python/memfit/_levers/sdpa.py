@@ -2,8 +2,8 @@
 
 Hugging Face models have a setting for it. In other models, attention written out by hand is recognised by its
 operations: a product of queries and keys, scaled, masked, softmax over the keys, optionally dropout, times
-the values; or, in convolutional networks, the values times the transposed weights. The first product is deferred until its use is known; any other use or change computes it once as
-written, and keeps that result.
+the values; or, in convolutional networks, the values times the transposed weights. The first product is
+deferred until its use is known; any other use or change computes it once as written, and keeps that result.
 
 Softmax of a row that is fully masked with minus infinity is NaN when written out, and zero here.
 """
@@ -110,8 +110,8 @@ class Attention(TorchFunctionMode):
 
 
 def _is_of_scores(query: Any, key: Any) -> bool:
-    """Return `True` if this may be a product of queries and keys: one of them is a transposed view. That is the
-    keys or, in convolutional networks, the queries.
+    """Return `True` if this may be a product of queries and keys: the keys are a transposed view or, in
+    convolutional networks, the queries.
     """
     plain = all(type(each) is torch.Tensor and each.dim() > 2 for each in (query, key))
     return plain and (_is_transposed(query) or _is_transposed(key))
