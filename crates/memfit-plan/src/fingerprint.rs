@@ -1,5 +1,6 @@
 //! Comparison of the environment with the one that a plan was made for.
 
+use memfit_vocabulary::format_size;
 use std::fmt;
 use std::fmt::Write as _;
 
@@ -65,9 +66,9 @@ impl fmt::Display for Difference {
             ),
             Self::Smaller { made_for, here } => write!(
                 formatter,
-                "the plan was made for a GPU with {:.2} GiB, and this one has {:.2} GiB: it may not fit",
-                gib(*made_for),
-                gib(*here)
+                "the plan was made for a GPU with {}, and this one has {}: it may not fit",
+                format_size(*made_for),
+                format_size(*here)
             ),
             Self::Script { script } => write!(
                 formatter,
@@ -102,10 +103,6 @@ impl MadeFor {
         }
         found
     }
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / (1_u64 << 30) as f64
 }
 
 /// Version without the build suffix after `+`.

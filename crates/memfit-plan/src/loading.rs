@@ -3,7 +3,7 @@
 //! Device memory does not depend on it, so it is not a candidate of the search: it follows from the load time
 //! per item of the script's data set and the plan's step time.
 
-use memfit_vocabulary::Loading;
+use memfit_vocabulary::{Loading, format_milliseconds};
 
 /// Resources of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +61,11 @@ pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Optio
         _ => format!("as many as fit in this machine's memory; {wanted} would keep up"),
     };
     let why = format!(
-        "an item takes {:.2} ms here ({} were measured), a batch of {batch} {making_ms:.0} ms, and a step {step_ms:.0} ms: {workers} worker{}, {limit}",
-        loading.item_ns as f64 / 1e6,
+        "an item takes {} here ({} were measured), a batch of {batch} {}, and a step {}: {workers} worker{}, {limit}",
+        format_milliseconds(loading.item_ns as f64 / 1e6),
         loading.items,
+        format_milliseconds(making_ms),
+        format_milliseconds(step_ms),
         if workers == 1 { "" } else { "s" }
     );
     Some(Loader { workers, prefetch: DEFAULT_PREFETCH, why })

@@ -18,7 +18,7 @@ mod spread;
 mod variants;
 mod whole;
 
-use memfit_vocabulary::{Harm, Label, Lever, Parts, Training, Turn};
+use memfit_vocabulary::{Harm, Label, Lever, Parts, Training, Turn, format_milliseconds, format_size};
 
 pub use self::carried::search_carried;
 pub use self::spread::{Machines, search_spread};
@@ -194,8 +194,10 @@ impl<'a, T: Trial> Search<'a, T> {
         let (ms, own_ms) = (milliseconds(&fastest.outcome), milliseconds(own));
         (ms < own_ms * (1.0 - MIN_REL_GAIN)).then(|| {
             format!(
-                "a faster step ({ms:.1} ms instead of {own_ms:.1}, with {:.2} GiB): {}, in the script or with `memfit.Step(…, levers=…)`. The script fits as is, so no plan is written",
-                gib(fastest.outcome.peak.device_upper),
+                "a faster step ({} instead of {}, with {}): {}, in the script or with `memfit.Step(…, levers=…)`. The script fits as is, so no plan is written",
+                format_milliseconds(ms),
+                format_milliseconds(own_ms),
+                format_size(fastest.outcome.peak.device_upper),
                 fastest.candidate.describe()
             )
         })
@@ -325,8 +327,8 @@ impl<'a, T: Trial> Search<'a, T> {
         let best_so_far = self.best_so_far(&training).filter(|_| chosen.is_none() && self.interrupted);
         if let Some(best) = &best_so_far {
             advice.push(format!(
-                "this ran only with unlimited memory, and took {:.2} GiB: run it again on the GPU to confirm",
-                gib(best.outcome.peak.device_upper)
+                "this ran only with unlimited memory, and took {}: run it again on the GPU to confirm",
+                format_size(best.outcome.peak.device_upper)
             ));
         }
         let chosen = chosen.or(best_so_far);
@@ -384,14 +386,12 @@ fn milliseconds(outcome: &Outcome) -> f64 {
     outcome.peak.step_ms.unwrap_or(f64::INFINITY)
 }
 
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / (1_u64 << 30) as f64
-}
-
 fn describe_change(without: &Outcome, with: &Outcome) -> String {
     let of = |outcome: &Outcome| match outcome.peak.step_ms {
-        Some(step_ms) => format!("{:.2} GiB and {step_ms:.1} ms", gib(outcome.peak.device_upper)),
-        None => format!("{:.2} GiB", gib(outcome.peak.device_upper)),
+        Some(ms) => {
+            format!("{} and {}", format_size(outcome.peak.device_upper), format_milliseconds(ms))
+        }
+        None => format_size(outcome.peak.device_upper),
     };
     format!("{} with it, {} without", of(with), of(without))
 }

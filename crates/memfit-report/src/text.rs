@@ -50,7 +50,7 @@ pub use run::run;
 pub use shrink::shrink;
 pub use watch::watch;
 
-pub use memfit_vocabulary::format_size as size;
+pub use memfit_vocabulary::{format_milliseconds as milliseconds, format_size as size};
 
 /// Name of a module in a text.
 fn module_name(name: &str) -> String {
@@ -69,17 +69,6 @@ fn from_here(place: &str) -> &str {
         (folder.len() > 1).then(|| format!("{folder}/"))
     });
     HERE.as_deref().and_then(|folder| place.strip_prefix(folder)).unwrap_or(place)
-}
-
-/// Formats milliseconds with three digits, which exceeds the accuracy of the estimates.
-pub(crate) fn milliseconds(ms: f64) -> String {
-    match ms {
-        10_000.0.. => format!("{:.1} s", ms / 1000.0),
-        1000.0.. => format!("{:.2} s", ms / 1000.0),
-        100.0.. => format!("{ms:.0} ms"),
-        10.0.. => format!("{ms:.1} ms"),
-        _ => format!("{ms:.2} ms"),
-    }
 }
 
 /// Formats a number for people, with commas between thousands.

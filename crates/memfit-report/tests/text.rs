@@ -12,8 +12,8 @@ use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
     CalibrateReport, CardKind, Check, CodeLine, Coverage, DoctorReport, ExplainFix, ExplainReport, FixProof,
-    Health, NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom,
-    WatchedProcess, WatchedRun, schema,
+    Health, NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom, WatchedProcess,
+    WatchedRun, schema,
 };
 use memfit_vocabulary::{Phase, Remark};
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};

@@ -30,7 +30,7 @@ pub use remark::Remark;
 pub use shell::shell_word;
 pub use shown::{acts, one_line, printable};
 pub use situation::{Held, Search, Sense, Situation, Turn};
-pub use size::format_size;
+pub use size::{format_milliseconds, format_size};
 pub use training::{Loading, Measured, Parts, Training};
 pub use value::{Value, counted, in_short};
 

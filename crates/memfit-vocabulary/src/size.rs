@@ -19,9 +19,34 @@ pub fn format_size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// Formats milliseconds with three digits, which exceeds the accuracy of the estimates.
+pub fn format_milliseconds(ms: f64) -> String {
+    match ms {
+        10_000.0.. => format!("{:.1} s", ms / 1000.0),
+        1000.0.. => format!("{:.2} s", ms / 1000.0),
+        100.0.. => format!("{ms:.0} ms"),
+        10.0.. => format!("{ms:.1} ms"),
+        _ => format!("{ms:.2} ms"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        for (ms, text) in [
+            (0.0, "0.00 ms"),
+            (9.876, "9.88 ms"),
+            (12.34, "12.3 ms"),
+            (123.4, "123 ms"),
+            (1234.0, "1.23 s"),
+            (12_345.0, "12.3 s"),
+        ] {
+            assert_eq!(format_milliseconds(ms), text);
+        }
+    }
 
     #[test]
     fn sizes_have_as_many_decimals_as_matter() {

@@ -9,7 +9,7 @@ use memfit_plan::{
     Answer, Candidate, Expected, Host, Limits, Machines, MadeFor, Outcome, Plan, Room, Setting, Trial as _,
     Tried, Verdict, framework_settings, loader, padding, search, search_carried, search_spread, sha256,
 };
-use memfit_report::text::{Growth, size};
+use memfit_report::text::{Growth, milliseconds, size};
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanRank, PlanReport, PlanRun, PlanVerdict,
     RejectedLever, schema,
@@ -282,7 +282,7 @@ fn writable(
     let (Some(chosen), Some(better)) = (&found.chosen, &best.chosen) else { return Ok(best) };
     if chosen.candidate != better.candidate {
         let figures = |tried: &Tried| {
-            let time = tried.outcome.peak.step_ms.map(|time| format!("{time:.1} ms per step, "));
+            let time = tried.outcome.peak.step_ms.map(|time| format!("{} per step, ", milliseconds(time)));
             format!("{}{}", time.unwrap_or_default(), size(tried.outcome.peak.device_upper))
         };
         report.advice.push(format!(

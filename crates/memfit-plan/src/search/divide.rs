@@ -6,7 +6,7 @@
 //! with the best prediction is run first, and each run corrects the model; then candidates whose lower bound
 //! beats the best known plan. The search ends when there are none.
 
-use memfit_vocabulary::{Lever, Value};
+use memfit_vocabulary::{Lever, Value, format_milliseconds};
 
 use super::{Search, milliseconds};
 use crate::answer::Tried;
@@ -120,9 +120,9 @@ impl<T: Trial> Search<'_, T> {
                     self.reject(
                         Lever::ActivationOffload.name(),
                         format!(
-                            "the copies do not overlap with computing: {:.1} ms per step where {:.1} were expected",
-                            milliseconds(&outcome),
-                            prediction.step_ms
+                            "the copies do not overlap with computing: {} per step where {} were expected",
+                            format_milliseconds(milliseconds(&outcome)),
+                            format_milliseconds(prediction.step_ms)
                         ),
                     );
                 }

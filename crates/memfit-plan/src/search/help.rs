@@ -1,10 +1,10 @@
 //! Explanations and advice for a plan: why the batch is not divided or nothing is offloaded, the limit of the
 //! micro-batch, and what to do or to allow if nothing fits.
 
-use memfit_vocabulary::{Lever, Sense, Training, Turn, Value};
+use memfit_vocabulary::{Lever, Sense, Training, Turn, Value, format_milliseconds, format_size};
 
+use super::Search;
 use super::rise::Rise;
-use super::{Search, gib};
 use crate::answer::{Limit, Tried};
 use crate::levers::{Entry, entries, may_be_divided};
 use crate::predict::exposed_ns;
@@ -87,14 +87,15 @@ impl<T: Trial> Search<'_, T> {
         }
         let way = block.kept as f64 / link * 1e3;
         let exposed = exposed_ns(block.kept, link, block.busy_ns) as f64 / 1e6;
+        let busy = format_milliseconds(block.busy_ns as f64 / 1e6);
         self.reject(
             name,
             format!(
-                "slower than recomputing: copying the {:.2} GiB of `{}` takes {way:.1} ms each way, beside {:.1} ms of computing, so that {exposed:.1} ms would not overlap; recomputing takes {:.1} ms",
-                gib(block.kept),
+                "slower than recomputing: copying the {} of `{}` takes {} each way; {} of both ways would not overlap with computing, and recomputing takes {busy}",
+                format_size(block.kept),
                 block.name,
-                block.busy_ns as f64 / 1e6,
-                block.busy_ns as f64 / 1e6
+                format_milliseconds(way),
+                format_milliseconds(exposed),
             ),
         );
     }
@@ -199,9 +200,9 @@ impl<T: Trial> Search<'_, T> {
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
             if outcome.fits && outcome.refused.is_empty() {
                 advice.push(format!(
-                    "with {} (`--allow {label}`) it fits, at {:.2} GiB",
+                    "with {} (`--allow {label}`) it fits, at {}",
                     candidate.describe(),
-                    gib(outcome.peak.device_upper)
+                    format_size(outcome.peak.device_upper)
                 ));
                 suggested += 1;
                 if suggested == MAX_SUGGESTIONS {

@@ -7,9 +7,9 @@
 //! the first and as the last rank, since their shards differ. If it does not fit on the last rank, levers are
 //! searched for with that rank, and the resulting plan is run as the first.
 
-use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn};
+use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn, format_milliseconds, format_size};
 
-use super::{forbidden, gib, milliseconds, search};
+use super::{forbidden, milliseconds, search};
 use crate::answer::{Answer, Rejected, Tried, Verdict};
 use crate::levers::entry;
 use crate::limits::Limits;
@@ -228,8 +228,8 @@ impl<T: RankTrial> Spread<'_, T> {
         let floor = self.floor(&parallel);
         if floor > self.limits.budget {
             self.reject(format!(
-                "{parallel}: parameters and gradients alone take {:.2} GiB on each GPU",
-                gib(floor)
+                "{parallel}: parameters and gradients alone take {} on each GPU",
+                format_size(floor)
             ));
             return Ok(None);
         }
@@ -432,7 +432,9 @@ impl<T: RankTrial> Spread<'_, T> {
         let (one_ms, all_ms) = (milliseconds(&one.outcome), milliseconds(&chosen.outcome));
         (one_ms <= all_ms).then(|| {
             format!(
-                "one of these GPUs is faster: the unchanged script fits there and takes {one_ms:.1} ms a step, and {all_ms:.1} ms with {} GPUs, which exchange more than they compute; a larger batch uses them better",
+                "one of these GPUs is faster: the unchanged script fits there and takes {} a step, and {} with {} GPUs, which exchange more than they compute; a larger batch uses them better",
+                format_milliseconds(one_ms),
+                format_milliseconds(all_ms),
                 self.machines.world()
             )
         })

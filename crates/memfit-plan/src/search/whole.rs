@@ -5,7 +5,7 @@
 //! therefore tried on the best plan, and then with twice the micro-batch size and an activation budget that
 //! should make it fit, as long as that is faster.
 
-use memfit_vocabulary::{Lever, Sense, Training, Value};
+use memfit_vocabulary::{Lever, Sense, Training, Value, format_milliseconds};
 
 use super::divide::sizes;
 use super::rise::{MIN_BUDGET, Rise};
@@ -186,10 +186,10 @@ impl<T: Trial> Search<'_, T> {
         let Some(nearest) = nearest else { return };
         let too_big = if nearest.fits() { "" } else { "it does not fit where the plan does, and " };
         let why = format!(
-            "{too_big}a step takes {:.1} ms with {}, {:.1} with the plan",
-            milliseconds(&nearest.outcome),
+            "{too_big}a step takes {} with {}, {} with the plan",
+            format_milliseconds(milliseconds(&nearest.outcome)),
             nearest.candidate.describe(),
-            milliseconds(&best.outcome)
+            format_milliseconds(milliseconds(&best.outcome))
         );
         self.reject(WHOLE_MODEL, why);
     }

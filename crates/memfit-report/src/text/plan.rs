@@ -385,7 +385,7 @@ fn next(report: &PlanReport) -> Vec<String> {
                 let (cover, more) = full
                     .map_or(("", String::new()), |parts| ("--cover full ", format!(", and also {parts}")));
                 lines.push(format!(
-                    "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --gpu … {cover}--plan {plan} -- {}` runs the unmodified script with it{more}",
+                    "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run {cover}--plan {plan} -- {}`, with the same `--gpu`, runs the unmodified script with it{more}",
                     report.command.join(" ")
                 ));
                 let mut levers = report.chosen.iter().flat_map(|chosen| &chosen.levers);

@@ -9,7 +9,7 @@ use super::milliseconds;
 use super::{count as grouped, signed_size, size};
 use crate::wire::{ShrinkReport, ShrinkRow};
 
-/// Minimum number of columns for a table with the columns of savings.
+/// Minimum number of columns for a table with the numbers of parameters.
 const WIDE: usize = 96;
 
 /// The report of a comparison of techniques.
@@ -69,16 +69,22 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
     };
     let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(9).max(9);
     let wide = canvas.columns() >= WIDE;
-    let mut header =
-        format!("  {:<width$}  {:>10}  {:>10}  {:>10}", "technique", "parameters", "trained", "training");
-    if wide {
-        let _ = write!(header, "  {:>10}", "saves");
-    }
-    let _ = write!(header, "  {:>10}", "inference");
-    if wide {
-        let _ = write!(header, "  {:>10}", "saves");
-    }
-    let _ = writeln!(out, "{}", paint(BOLD, &format!("{header}  {:>9}", "a step")));
+    // The savings are what the verb is for.
+    let counts = |parameters: &str, trained: &str| match wide {
+        true => format!("  {parameters:>10}  {trained:>10}"),
+        false => String::new(),
+    };
+    let header = format!(
+        "  {:<width$}{}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}",
+        "technique",
+        counts("parameters", "trained"),
+        "training",
+        "saves",
+        "inference",
+        "saves",
+        "a step"
+    );
+    let _ = writeln!(out, "{}", paint(BOLD, &header));
     for row in rows {
         let (style, mark) = match (row.fits, canvas.unicode) {
             (Some(true), true) => (GOOD, "✓"),
@@ -88,21 +94,16 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
             (None, _) => (DIM, " "),
         };
         let known = |text: Option<String>| text.unwrap_or_default();
-        let mut line = format!(
-            "{:<width$}  {:>10}  {:>10}  {:>10}",
+        let line = format!(
+            "{:<width$}{}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}",
             name(row),
-            known(row.parameters.map(short)),
-            known(row.trained.map(short)),
-            known(row.training.map(|peak| size(peak.device)))
+            counts(&known(row.parameters.map(short)), &known(row.trained.map(short))),
+            known(row.training.map(|peak| size(peak.device))),
+            known(row.saves.training.map(signed_size)),
+            known(row.inference.map(|peak| size(peak.device))),
+            known(row.saves.inference.map(signed_size)),
+            known(row.step_ms_estimate.map(milliseconds))
         );
-        if wide {
-            let _ = write!(line, "  {:>10}", known(row.saves.training.map(signed_size)));
-        }
-        let _ = write!(line, "  {:>10}", known(row.inference.map(|peak| size(peak.device))));
-        if wide {
-            let _ = write!(line, "  {:>10}", known(row.saves.inference.map(signed_size)));
-        }
-        let _ = write!(line, "  {:>9}", known(row.step_ms_estimate.map(milliseconds)));
         let _ = writeln!(out, "{} {}", paint(style, mark), line.trim_end());
     }
     let marks = if canvas.unicode { ("✓", "✗") } else { ("+", "-") };
@@ -115,10 +116,7 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
         let _ = writeln!(
             out,
             "{}",
-            paint(
-                DIM,
-                &format!("  in a terminal of {WIDE} columns, the table also shows what each technique saves")
-            )
+            paint(DIM, &format!("  in a terminal of {WIDE} columns, the table also counts parameters"))
         );
     }
 }

@@ -13,7 +13,7 @@ fn what_would_be_faster_is_said_of_a_script_that_fits() {
     assert_eq!(answer.chosen.unwrap().candidate, Candidate::as_is());
     let told = answer.advice.iter().find(|advice| advice.contains("a faster step")).unwrap();
     // 64 samples in twelve blocks, half as long under autocast, and 3 ms for the micro-batch.
-    assert!(told.contains("771.0 ms instead of 1539.0, with 7.00 GiB"), "{told}");
+    assert!(told.contains("771 ms instead of 1.54 s, with 7.00 GiB"), "{told}");
     // With exact levers alone, nothing is faster.
     let answer = search(&mut trial, &limits(40 * GIB, Label::Exact)).unwrap().unwrap();
     assert!(!answer.advice.iter().any(|advice| advice.contains("a faster step")), "{:?}", answer.advice);
@@ -27,7 +27,7 @@ fn why_nothing_is_offloaded_is_said_in_times() {
     let told = answer.rejected.iter().find(|one| one.lever == Lever::ActivationOffload.name()).unwrap();
     assert!(
         told.why
-            .contains("copying the 1.00 GiB of `h.11` takes 1073.7 ms each way, beside 19.2 ms of computing"),
+            .contains("copying the 1.00 GiB of `h.11` takes 1.07 s each way; 2.09 s of both ways would not overlap with computing, and recomputing takes 19.2 ms"),
         "{}",
         told.why
     );
@@ -42,7 +42,13 @@ pub(super) fn text(answer: &Answer) -> String {
     if let Some(chosen) = &answer.chosen {
         let (peak, ms) = (chosen.outcome.peak.device_upper, milliseconds(&chosen.outcome));
         let candidate = &chosen.candidate;
-        let _ = write!(text, "\nchosen: {}, {:.2} GiB, {ms:.1} ms", candidate.describe(), gib(peak));
+        let _ = write!(
+            text,
+            "\nchosen: {}, {}, {}",
+            candidate.describe(),
+            format_size(peak),
+            format_milliseconds(ms)
+        );
         let _ = write!(text, "; {} pieces, accumulate {}", candidate.pieces, candidate.accumulate);
     }
     if let Some(limit) = answer.limit {
@@ -57,7 +63,7 @@ pub(super) fn text(answer: &Answer) -> String {
     text += "\nfront:";
     for tried in answer.front() {
         let (peak, ms) = (tried.outcome.peak.device_upper, milliseconds(&tried.outcome));
-        let _ = write!(text, " {:.2} GiB {ms:.1} ms;", gib(peak));
+        let _ = write!(text, " {} {};", format_size(peak), format_milliseconds(ms));
     }
     text += "\ntried:";
     for tried in &answer.tried {
