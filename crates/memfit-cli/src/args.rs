@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use memfit_allocator::Release;
 use memfit_channel::{ClockMode, HostTime};
@@ -247,7 +248,7 @@ pub(crate) struct ExplainArgs {
     pub(crate) file: Option<PathBuf>,
 
     /// Show the page of a cause instead: how to recognise it, and what helps.
-    #[arg(long, value_name = "CAUSE", value_parser = cause_with_page, conflicts_with = "file")]
+    #[arg(long, value_name = "CAUSE", value_parser = cause_with_page(), conflicts_with = "file")]
     pub(crate) cause: Option<Cause>,
 
     /// Memory available to the allocator, if the file does not say.
@@ -312,6 +313,9 @@ pub(crate) struct ViewArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memfit gpus
+  memfit gpus rtx-4090")]
 pub(crate) struct GpusArgs {
     /// Show this GPU; without it, list all.
     pub(crate) name: Option<String>,
@@ -335,6 +339,9 @@ pub(crate) struct DoctorArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memfit completions bash > ~/.local/share/bash-completion/completions/memfit
+  memfit completions man > memfit.1")]
 pub(crate) struct CompletionsArgs {
     /// The shell, or `man` for the manual page.
     #[arg(value_enum)]
@@ -492,13 +499,11 @@ impl FromStr for Timeout {
     }
 }
 
-/// A cause that has a page.
-fn cause_with_page(name: &str) -> Result<Cause, String> {
+/// Parses a cause that has a page.
+fn cause_with_page() -> impl TypedValueParser<Value = Cause> {
     let pages = || Cause::ALL.iter().copied().filter(|cause| *cause != Cause::None);
-    pages().find(|cause| cause.name() == name).ok_or_else(|| {
-        let names: Vec<&str> = pages().map(Cause::name).collect();
-        format!("there is no such cause; the causes are {}", names.join(", "))
-    })
+    PossibleValuesParser::new(pages().map(Cause::name))
+        .map(move |name| pages().find(|cause| cause.name() == name).unwrap_or(Cause::None))
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
 }
 
 /// Note on the memory that training with frozen weights needs in addition to weights, gradients and optimizer
-/// state, if that is most of the peak.
+/// state, if that is most of the peak and hardly less than before.
 fn kept_activations(before: &ShrinkRow, after: &ShrinkRow) -> Option<String> {
     // Some of these bytes may already be freed at the peak, so the rest is at least this.
     let rest = |row: &ShrinkRow| {
@@ -245,15 +245,14 @@ fn kept_activations(before: &ShrinkRow, after: &ShrinkRow) -> Option<String> {
         Some((row.training?.allocated, row.training?.allocated.saturating_sub(held)))
     };
     let ((_, was), (peak, is)) = (rest(before)?, rest(after)?);
-    if after.trained? > before.trained? / 2 || is < peak / 2 {
-        return None;
-    }
-    Some(format!(
-        "activations stay: besides weights, gradients and optimizer state, the peak has {} ({} in the original); \
-         activation checkpointing reduces them",
-        size(is),
-        size(was)
-    ))
+    let stays = is >= was - was / 10;
+    (after.trained? <= before.trained? / 2 && is >= peak / 2 && stays).then(|| {
+        format!(
+            "activations stay: the peak has {} besides weights, gradients and optimizer state; \
+             activation checkpointing reduces that",
+            size(is)
+        )
+    })
 }
 
 #[cfg(test)]
@@ -428,7 +427,9 @@ mod tests {
         };
         let before = row(held(100, 100), 100, 1000);
         let note = kept_activations(&before, &row(held(101, 1), 1, 704)).unwrap();
-        assert!(note.contains("the peak has 600 MiB (600 MiB in the original)"), "{note}");
+        assert!(note.contains("the peak has 600 MiB besides weights"), "{note}");
+        // Frozen blocks at the beginning have no activations.
+        assert_eq!(kept_activations(&before, &row(held(101, 1), 1, 600)), None);
         // The rest is small, or most weights are trained.
         assert_eq!(kept_activations(&before, &row(held(101, 1), 1, 180)), None);
         assert_eq!(kept_activations(&before, &row(held(100, 90), 90, 970)), None);

@@ -118,7 +118,7 @@ pub const TECHNIQUES: &[Technique] = &[
         levers: &[(Lever::Lora, Given::Count(16))],
         affects: Affects::Both,
         how: "memfit.shrink.lora(model, optimizer, rank=16)",
-        note: "needs pretrained weights; merged adapters add nothing to inference",
+        note: "needs pretrained weights; inference is measured with separate adapters: merged ones add nothing to it",
     },
     Technique {
         name: "dora",

@@ -95,6 +95,9 @@ pub(crate) enum FailOn {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memfit rule
+  memfit rule graph-in-container")]
 pub(crate) struct RuleArgs {
     /// Show this rule's page; without it, list all rules.
     pub(crate) name: Option<String>,

@@ -6,6 +6,10 @@ use clap::{ValueEnum, ValueHint};
 use memfit_allocator::Release;
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  memfit convert run.memfit run.pickle
+  memfit convert --rank 1 run.memfit rank1.perfetto-trace
+  memfit convert snapshot.pickle - --to csv --rows events > events.csv")]
 pub(crate) struct ConvertArgs {
     /// A recording of `memfit run -o`, a PyTorch memory snapshot, a profiler trace, or an export of
     /// Nsight Systems.
