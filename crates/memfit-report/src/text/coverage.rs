@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::growth::{Growth, STEPS_TO_COMPARE};
+use super::size;
 use crate::wire::{Coverage, RunReport};
 
 /// Maximum statements that did not run.
@@ -76,11 +77,18 @@ pub(super) fn covered(report: &RunReport) -> String {
     }
     match coverage.growth_per_step {
         Some(0) => text.push_str("; memory was steady"),
+        _ if Growth::of_run(report).is_some() => text.push_str("; memory still grew"),
+        Some(growth) if growth < 0 => text.push_str("; memory shrank"),
+        Some(growth) => {
+            let _ = write!(text, "; memory was steady but for {} a step", size(growth.unsigned_abs()));
+        }
+        None if (1..STEPS_TO_COMPARE).contains(&coverage.steps) => {
+            text.push_str("; too few to compare their memory");
+        }
         None if coverage.steps >= STEPS_TO_COMPARE && !coverage.largest_batch => {
             text.push_str("; the steps differ in memory, so a later batch may need more");
         }
-        _ if Growth::of_run(report).is_some() => text.push_str("; memory still grew"),
-        _ => {}
+        None => {}
     }
     text
 }
