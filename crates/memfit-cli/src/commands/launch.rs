@@ -25,8 +25,12 @@ pub(crate) fn launch(args: &LaunchArgs, home: &Home, printer: &Printer) -> Resul
     let text = launch.to_text();
     if !args.run {
         printer.answer(&format!("{text}\n"));
+        let what = match plan.parallel {
+            Some(_) => "this starts the processes only",
+            None => "the plan is for one GPU, which needs no launcher",
+        };
         printer.remark(&format!(
-            "this starts the processes only: the script applies the plan with `memfit.Step(…, plan=\"{}\")`",
+            "{what}: the script applies the plan with `memfit.Step(…, plan=\"{}\")`",
             args.plan.display()
         ));
         if launch.machines > 1 {
