@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use memfit_vocabulary::counted;
 use serde::{Deserialize, Serialize};
 
 /// Aspect that a track does not cover, or may state wrongly.
@@ -54,14 +55,20 @@ impl fmt::Display for Unknown {
         match self {
             Self::Before { blocks, .. } => write!(
                 formatter,
-                "the recording began when {blocks} blocks were in use already; when and for what they were handed out is not known"
+                "when the recording began, memory was already in use ({}): when and for what it was allocated is not known",
+                counted(*blocks, "block")
             ),
             Self::Sizes { blocks } => {
-                write!(formatter, "the exact size of {blocks} blocks is not known: up to 1 MiB more each")
+                write!(
+                    formatter,
+                    "the exact size of {} is not known: up to 1 MiB more each",
+                    counted(*blocks, "block")
+                )
             }
             Self::Resumed { times } => write!(
                 formatter,
-                "the trace does not follow from the allocator's rules at {times} places, where its state was restored from the trace"
+                "the trace does not follow from the allocator's rules at {}, where its state was restored from the trace",
+                counted(*times, "place")
             ),
             Self::Segments => formatter.write_str("segments were not recorded"),
             Self::Stacks => formatter.write_str("stacks were not recorded"),
