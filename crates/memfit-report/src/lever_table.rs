@@ -11,7 +11,8 @@ pub fn lever_table() -> String {
         let mut levers: Vec<Lever> =
             Lever::ALL.iter().copied().filter(|lever| lever.stage() == stage).collect();
         levers.sort_by_key(|lever| lever.name());
-        let _ = writeln!(text, "### {heading}\n\n| lever | value | what it does | label |\n|---|---|---|---|");
+        let _ =
+            writeln!(text, "### {heading}\n\n| lever | value | what it does | label |\n|---|---|---|---|");
         for lever in levers {
             let docs = lever.declaration().docs;
             let value = if docs.value.is_empty() { String::new() } else { format!("{} ", docs.value) };

@@ -41,7 +41,7 @@ fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u
     let fullest = ledger.and_then(|ledger| ledger.cards.iter().max_by_key(|card| card.used));
     let doing = match (torch, steps) {
         (None, _) => "starting".to_owned(),
-        (Some(torch), 0) => format!("torch {torch}"),
+        (Some(_), 0) => "no step complete yet".to_owned(),
         (Some(_), steps) if wanted == 0 => format!("step {steps}"),
         // `--cover full` adds a step with a batch of the largest items.
         (Some(_), steps) if steps > wanted => format!("after {wanted} steps"),
@@ -50,7 +50,7 @@ fn text(inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration, wanted: u
     let memory = fullest.filter(|card| card.used > 0).map(|card| {
         let limited = card.capacity < Bytes::UNLIMITED.get();
         let of = if limited { format!(" of {}", size(card.capacity)) } else { String::new() };
-        format!(", {}{of}", size(card.in_use()))
+        format!(", {}{of} in use", size(card.in_use()))
     });
     // A shell script goes on after a command that failed, perhaps for long.
     let failed = inbox.processes.values().find_map(|speaker| speaker.exception.as_ref());
@@ -71,21 +71,21 @@ mod tests {
         let mut inbox = Inbox::default();
         assert_eq!(text(&inbox, None, Duration::from_secs(1), 3), "starting, 1 s");
         inbox.processes.insert(7, Speaker { torch: Some("2.15.0".into()), ..Speaker::default() });
-        assert_eq!(text(&inbox, None, Duration::from_secs(2), 3), "torch 2.15.0, 2 s");
+        assert_eq!(text(&inbox, None, Duration::from_secs(2), 3), "no step complete yet, 2 s");
         inbox.processes.get_mut(&7).unwrap().steps = 2;
         let card = CardView { capacity: 8 << 30, used: 1 << 30, ..CardView::default() };
         let ledger = LedgerView { cards: vec![card], ..LedgerView::default() };
         assert_eq!(
             text(&inbox, Some(&ledger), Duration::from_secs(3), 3),
-            "step 2 of 3, 1.00 GiB of 8.00 GiB, 3 s"
+            "step 2 of 3, 1.00 GiB of 8.00 GiB in use, 3 s"
         );
         assert_eq!(
             text(&inbox, Some(&ledger), Duration::from_secs(3), 0),
-            "step 2, 1.00 GiB of 8.00 GiB, 3 s"
+            "step 2, 1.00 GiB of 8.00 GiB in use, 3 s"
         );
         let card = CardView { capacity: Bytes::UNLIMITED.get(), used: 1 << 30, ..CardView::default() };
         let boundless = LedgerView { cards: vec![card], ..LedgerView::default() };
-        assert_eq!(text(&inbox, Some(&boundless), Duration::from_secs(3), 0), "step 2, 1.00 GiB, 3 s");
+        assert_eq!(text(&inbox, Some(&boundless), Duration::from_secs(3), 0), "step 2, 1.00 GiB in use, 3 s");
         let (message, traceback) = (String::new(), String::new());
         let exception = Exception { r#type: "KeyError".to_owned(), message, traceback };
         inbox.processes.get_mut(&7).unwrap().exception = Some((exception, false));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use memfit_channel::message::HostCompared;
 use memfit_patch::{Patched, patch, with_batch};
 use memfit_plan::Plan;
+use memfit_report::text::size;
 use memfit_report::wire::PatchNumbers;
 use memfit_run::{Changes, Ended, Facts, HostPart, HostRun, Machine, Request};
 use memfit_vocabulary::{Label, Lever};
@@ -53,17 +54,19 @@ impl Beside {
         let free = Machine::current().memory;
         if peak as f64 > MEMORY_SHARE * free as f64 {
             return Ok(unknown(format!(
-                "that takes {:.1} GiB, which is more than {:.0} % of the {:.1} GiB of memory that are free here",
-                gib(peak),
+                "that takes {}, which is more than {:.0} % of this machine's free memory ({})",
+                size(peak),
                 100.0 * MEMORY_SHARE,
-                gib(free)
+                size(free)
             )));
         }
         if tries.rehearsal.stands_for().is_some() {
             return Ok(unknown("the script trains in several processes".to_owned()));
         }
-        printer
-            .remark("comparing the gradients of the script and of the changed script on this machine's CPU");
+        printer.remark(&format!(
+            "comparing the gradients of the script and of the changed script on this machine's CPU: up to three runs, of {} minutes at most each",
+            TIME_LIMIT.as_secs() / 60
+        ));
         if self.ran.as_ref().is_none_or(|(text, _)| *text != pair.script) {
             let kept = of_script(tries, script, &pair.script)?;
             self.ran = Some((pair.script.clone(), kept));
@@ -124,10 +127,6 @@ fn apart(result: &HostCompared) -> PatchNumbers {
 
 fn unknown(why: String) -> PatchNumbers {
     PatchNumbers { why: Some(why), ..PatchNumbers::default() }
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
 }
 
 /// The original and the changed script, with batches small enough for a CPU.
@@ -201,6 +200,9 @@ fn why_not(facts: &Facts, part: HostPart) -> String {
     if facts.ended == Ended::TimedOut {
         let minutes = TIME_LIMIT.as_secs() / 60;
         return format!("{STEPS} steps of {who} take more than {minutes} minutes on this machine's CPU");
+    }
+    if facts.ended == Ended::Interrupted {
+        return "it was interrupted".to_owned();
     }
     match failure::failure_reason(facts, None) {
         Some(result) => format!("{who} does not run there: {result}"),
