@@ -297,9 +297,9 @@ impl Judge {
             ReplayOutcome::No => return Err(run()),
         };
         let request = self.request_on(device.clone());
-        let mut outcome = sample.outcome.moved(&request, replayed, sample.place(device));
+        let mut outcome = sample.outcome.on_other_gpu(&request, replayed, sample.place(device));
         if let Some(settled) = &self.settled {
-            outcome.settle_as(settled);
+            outcome.copy_value_findings(settled);
         }
         // Only runs show whether sizes that the script reads matter.
         if outcome.depends_on_sizes(&request) {
@@ -362,7 +362,7 @@ impl Judge {
             return Err(Need::Between(limit, Box::new(device.clone())));
         };
         let request = self.request_on(device.clone());
-        let moved = ran.outcome.moved_alike(&request, ran.place(device));
+        let moved = ran.outcome.on_other_gpu_as_recorded(&request, ran.place(device));
         Ok((ran.reduced_batch(), report(&request, &moved)))
     }
 
@@ -499,7 +499,7 @@ impl Judge {
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
         if let Some(settled) = &self.settled {
-            outcome.settle_as(settled);
+            outcome.copy_value_findings(settled);
         }
         if outcome.depends_on_values(request) {
             self.runs += 1;

@@ -185,7 +185,7 @@ impl<'a> Tries<'a> {
             return Ok(false);
         }
         if let Some(settled) = &self.sizes_settled {
-            outcome.settle_sizes_as(settled);
+            outcome.copy_size_findings(settled);
             return Ok(true);
         }
         self.progress.draw("running again, with other computed sizes");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use memfit_channel::ChannelError;
 use memfit_recording::RecordingError;
 
-use crate::releases::tried;
+use crate::releases::tested_releases;
 
 /// Operation of a [`RunError::Io`] that fails if the folder for temporary files is not writable.
 pub(crate) const TEMPORARY: &str = "make a folder in";
@@ -198,7 +198,7 @@ impl RunError {
             Self::OldTorch { python, .. } => vec![format!(
                 "install a later release: `{} -m pip install --upgrade torch`; memfit was tested with {}",
                 python.display(),
-                tried()
+                tested_releases()
             )],
             Self::NoTorch { python } => vec![
                 format!("install it: `{} -m pip install torch`", python.display()),

@@ -8,7 +8,7 @@ use memfit_vocabulary::Remark;
 
 use crate::facts::Facts;
 use crate::numbers::Numbers;
-use crate::releases::{self, Standing};
+use crate::releases::{self, Support};
 use crate::watch::Ended;
 use crate::{Card, Outcome, Request, facts, gpus, outside, time};
 
@@ -57,9 +57,11 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
             notes.push(Note::new(Remark::FirstCard));
         }
     }
-    if let Some(torch) = facts.torch.as_deref().filter(|torch| releases::standing(torch) != Standing::Tried) {
-        let note =
-            Note::new(Remark::TorchUntried).with_value("torch", torch).with_value("tried", releases::tried());
+    if let Some(torch) = facts.torch.as_deref().filter(|torch| releases::support_of(torch) != Support::Tested)
+    {
+        let note = Note::new(Remark::TorchUntried)
+            .with_value("torch", torch)
+            .with_value("tried", releases::tested_releases());
         notes.push(note);
     }
     notes.extend(gpus::note(request, facts));

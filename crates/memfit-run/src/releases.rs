@@ -13,9 +13,9 @@ pub const NEWEST_TORCH: (u32, u32) = (2, 15);
 
 /// Relation of a release of torch to the tested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Support {
     /// Between the oldest and the newest tested release.
-    Tried,
+    Tested,
     /// Older than all tested releases.
     Older,
     /// Newer than all tested releases, or of unknown version.
@@ -23,16 +23,16 @@ pub enum Standing {
 }
 
 /// Compares a version of torch with the tested releases.
-pub fn standing(torch: &str) -> Standing {
+pub fn support_of(torch: &str) -> Support {
     match release(torch) {
-        Some(release) if release < OLDEST_TORCH => Standing::Older,
-        Some(release) if release <= NEWEST_TORCH => Standing::Tried,
-        _ => Standing::Newer,
+        Some(release) if release < OLDEST_TORCH => Support::Older,
+        Some(release) if release <= NEWEST_TORCH => Support::Tested,
+        _ => Support::Newer,
     }
 }
 
 /// The tested releases of torch, as text.
-pub fn tried() -> String {
+pub fn tested_releases() -> String {
     format!("{}.{} to {}.{}", OLDEST_TORCH.0, OLDEST_TORCH.1, NEWEST_TORCH.0, NEWEST_TORCH.1)
 }
 
@@ -41,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_torch_that_was_never_run_is_known_as_such() {
-        assert_eq!(standing("2.5.1+cu124"), Standing::Older);
-        assert_eq!(standing("2.6.0+cu124"), Standing::Tried);
-        assert_eq!(standing("2.15.0+cu132"), Standing::Tried);
-        assert_eq!(standing("2.16.0.dev20261101+cu132"), Standing::Newer);
-        assert_eq!(standing("3.0.0"), Standing::Newer);
-        assert_eq!(standing("of an unknown version"), Standing::Newer);
+    fn releases_outside_of_the_tested_ones_are_recognised() {
+        assert_eq!(support_of("2.5.1+cu124"), Support::Older);
+        assert_eq!(support_of("2.6.0+cu124"), Support::Tested);
+        assert_eq!(support_of("2.15.0+cu132"), Support::Tested);
+        assert_eq!(support_of("2.16.0.dev20261101+cu132"), Support::Newer);
+        assert_eq!(support_of("3.0.0"), Support::Newer);
+        assert_eq!(support_of("of an unknown version"), Support::Newer);
     }
 
     #[test]

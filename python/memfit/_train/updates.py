@@ -94,14 +94,15 @@ class Updates:
         known = set(state) if len(state) < count else None
         # If the backward pass updated parameters, use the copies from before it.
         copies = self._copied() if self._copies is None else self._copies
-        one_by_one = meter.cuda and not self._has_room(meter)
-        for last in (one_by_one, True):
-            fault, wrote = self._attempt(step, device, last)
+        has_room = not meter.cuda or self._has_room(meter)
+        # The last attempt updates one parameter at a time.
+        for one_by_one in (False, True) if has_room else (True,):
+            fault, wrote = self._attempt(step, device, one_by_one)
             if fault is None:
                 return
             self._undo(known, copies, fault, wrote)
             collect(device)
-            if last:
+            if one_by_one:
                 raise StepDoesNotFit(
                     "out of memory in the optimizer's step; parameters and optimizer state are as they were "
                     "before\n"

@@ -5,7 +5,7 @@ use std::path::Path;
 use memfit_loader::Backend;
 use memfit_report::text;
 use memfit_report::wire::{Check, DoctorReport, Health};
-use memfit_run::releases::{self, Standing};
+use memfit_run::releases::{self, Support};
 use memfit_run::{Home, Library, LocalGpu, RunError, environment, free_shared_memory, preflight};
 
 use super::{answer, catalogue};
@@ -116,12 +116,12 @@ fn python(home: &Home) -> Vec<Check> {
 
 fn release_of(torch: &preflight::Torch) -> Check {
     let check = good("torch", format!("{} for CUDA {}", torch.version, torch.cuda));
-    let hint = match releases::standing(&torch.version) {
-        Standing::Tried => return check,
-        Standing::Older => "older than the releases that memfit was tested with",
-        Standing::Newer => "newer than the releases that memfit was tested with",
+    let hint = match releases::support_of(&torch.version) {
+        Support::Tested => return check,
+        Support::Older => "older than the releases that memfit was tested with",
+        Support::Newer => "newer than the releases that memfit was tested with",
     };
-    let hint = format!("{hint} ({}): reports say so", releases::tried());
+    let hint = format!("{hint} ({}): reports say so", releases::tested_releases());
     Check { health: Health::Absent, hint: Some(hint), ..check }
 }
 

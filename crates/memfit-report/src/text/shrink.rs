@@ -70,9 +70,8 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
     let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(9).max(9);
     let wide = canvas.columns() >= WIDE;
     // The savings are what the verb is for.
-    let counts = |parameters: &str, trained: &str| match wide {
-        true => format!("  {parameters:>10}  {trained:>10}"),
-        false => String::new(),
+    let counts = |parameters: &str, trained: &str| {
+        if wide { format!("  {parameters:>10}  {trained:>10}") } else { String::new() }
     };
     let header = format!(
         "  {:<width$}{}  {:>10}  {:>10}  {:>10}  {:>10}  {:>9}",

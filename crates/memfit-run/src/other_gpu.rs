@@ -39,7 +39,7 @@ pub struct RanOut {
 /// Bytes on a GPU outside PyTorch's allocator, at the run's peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideBytes {
-    /// As booked.
+    /// At the typical size of each part.
     pub typical: u64,
     /// At the upper bound, which the verdict uses.
     pub upper: u64,
@@ -87,19 +87,19 @@ impl Outcome {
             (rank.outside.libraries, own.libraries, there.libraries),
             (rank.outside.communication, own.per_communicator, there.per_communicator),
         ];
-        let booked: u64 = parts.iter().map(|(booked, ..)| *booked).sum();
+        let counted: u64 = parts.iter().map(|(counted, ..)| *counted).sum();
         let upper_here: u64 =
-            parts.iter().map(|(booked, own, _)| scaled(*booked, *own, own.high.get()).max(*booked)).sum();
+            parts.iter().map(|(counted, own, _)| scaled(*counted, *own, own.high.get()).max(*counted)).sum();
         // Memory from direct `cudaMalloc` calls, other processes, and the other entries of the GPU's ledger.
         let host = |shared: bool| if shared { self.facts.host.resident } else { 0 };
         let (host_here, host_there) =
             (host(self.facts.setup.shares_host_memory()), host(device.shares_host_memory()));
-        let others = rank.peak.device.saturating_sub(rank.peak.reserved + booked + host_here);
+        let others = rank.peak.device.saturating_sub(rank.peak.reserved + counted + host_here);
         let bound =
             rank.peak.device_upper.saturating_sub(rank.peak.reserved + upper_here + host_here).max(others);
         let (others, bound) = (others + host_there, bound + host_there);
         let sum = |end: fn(&Interval) -> u64| -> u64 {
-            parts.iter().map(|(booked, own, there)| scaled(*booked, *own, end(there))).sum()
+            parts.iter().map(|(counted, own, there)| scaled(*counted, *own, end(there))).sum()
         };
         OutsideBytes {
             typical: sum(|interval| interval.typical.get()) + others,
@@ -107,12 +107,12 @@ impl Outcome {
         }
     }
 
-    /// This run as it would have been on the request's GPU, which has index `place` among the GPUs that were
+    /// This run as it would have been on the request's GPU, which has index `gpu_index` among the GPUs that were
     /// timed in it.
     #[must_use]
-    pub fn moved(&self, request: &Request, replayed: Replayed, place: usize) -> Self {
-        let mut moved = self.relocated(request, (replayed.allocated, replayed.reserved), place);
-        moved.facts.oom = replayed.ran_out.map(|ran_out| OomFacts {
+    pub fn on_other_gpu(&self, request: &Request, replayed: Replayed, gpu_index: usize) -> Self {
+        let mut outcome = self.with_gpu_of(request, (replayed.allocated, replayed.reserved), gpu_index);
+        outcome.facts.oom = replayed.ran_out.map(|ran_out| OomFacts {
             oom: OomMessage {
                 requested: ran_out.requested,
                 device: 0,
@@ -127,19 +127,19 @@ impl Outcome {
             uncaught: true,
             steps_after: 0,
         });
-        moved
+        outcome
     }
 
     /// This run as it would have been on the request's GPU, if each allocator call has the same outcome
     /// there.
     #[must_use]
-    pub fn moved_alike(&self, request: &Request, place: usize) -> Self {
+    pub fn on_other_gpu_as_recorded(&self, request: &Request, gpu_index: usize) -> Self {
         let peak = self.facts.fullest().map_or((0, 0), |rank| (rank.peak.allocated, rank.peak.reserved));
-        self.relocated(request, peak, place)
+        self.with_gpu_of(request, peak, gpu_index)
     }
 
     /// This run with the memory outside the allocator and the clock of the request's GPU.
-    fn relocated(&self, request: &Request, (allocated, reserved): (u64, u64), place: usize) -> Self {
+    fn with_gpu_of(&self, request: &Request, (allocated, reserved): (u64, u64), gpu_index: usize) -> Self {
         let mut facts = self.facts.clone();
         if let Card::Virtual(device, _) = &request.card {
             let outside = self.outside_on(device);
@@ -148,7 +148,7 @@ impl Outcome {
                 rank.peak.reserved = reserved;
                 rank.peak.device = reserved + outside.typical;
                 rank.peak.device_upper = (reserved + outside.upper).max(rank.peak.device);
-                rank.marks = marks_beside(rank, place);
+                rank.marks = marks_on_gpu(rank, gpu_index);
             }
             facts.overhead = facts.overhead.map(|own| device.overhead(own.asked_for));
         }
@@ -156,46 +156,46 @@ impl Outcome {
     }
 
     /// Copies another run's findings about values that only a GPU can compute.
-    pub fn settle_as(&mut self, other: &Self) {
+    pub fn copy_value_findings(&mut self, other: &Self) {
         self.tested = other.tested;
     }
 
     /// Copies another run's finding about sizes that only a GPU can compute.
-    pub fn settle_sizes_as(&mut self, other: &Self) {
+    pub fn copy_size_findings(&mut self, other: &Self) {
         self.tested.sizes = other.tested.sizes;
     }
 }
 
-/// Scales an amount: `booked` was seen where one item typically is `own`; an item on the other GPU is
+/// Scales an amount: `counted` was seen where one item typically is `own`; an item on the other GPU is
 /// `there`.
-fn scaled(booked: u64, own: Interval, there: u64) -> u64 {
+fn scaled(counted: u64, own: Interval, there: u64) -> u64 {
     match own.typical.get() {
-        0 => booked,
-        typical => (u128::from(booked) * u128::from(there) / u128::from(typical)) as u64,
+        0 => counted,
+        typical => (u128::from(counted) * u128::from(there) / u128::from(typical)) as u64,
     }
 }
 
-/// Clock readings of the GPU with index `place` among those that were timed during a run; empty if that clock
+/// Clock readings of the GPU with index `gpu_index` among those that were timed during a run; empty if that clock
 /// does not represent the GPU. The shares of the kinds of work are those of the run itself.
-fn marks_beside(rank: &RankFacts, place: usize) -> Vec<ClockMark> {
+fn marks_on_gpu(rank: &RankFacts, gpu_index: usize) -> Vec<ClockMark> {
     let (Some(first), Some(last)) = (rank.marks.first(), rank.marks.last()) else { return Vec::new() };
-    let passed = |end: fn(&ClockMark, usize) -> Option<u64>, place: usize| {
-        Some(end(last, place)?.checked_sub(end(first, place)?)? as f64)
+    let elapsed = |reading: fn(&ClockMark, usize) -> Option<u64>, gpu_index: usize| {
+        Some(reading(last, gpu_index)?.checked_sub(reading(first, gpu_index)?)? as f64)
     };
-    let real = passed(|mark, _| Some(mark.end), 0);
-    let beside = |place| passed(|mark, place| mark.beside.get(place).copied(), place);
-    let (Some(real), Some(own), Some(other)) = (real, beside(0), beside(place)) else { return Vec::new() };
+    let real = elapsed(|mark, _| Some(mark.end), 0);
+    let timed = |gpu_index| elapsed(|mark, gpu_index| mark.beside.get(gpu_index).copied(), gpu_index);
+    let (Some(real), Some(own), Some(other)) = (real, timed(0), timed(gpu_index)) else { return Vec::new() };
     if real <= 0.0 || own <= 0.0 || (own / real - 1.0).abs() > CLOCK_TOLERANCE {
         return Vec::new();
     }
     // Modelling several streams by one queue is assumed to be equally wrong on both GPUs.
     let correction = real / own;
-    let moved = |mark: &ClockMark| {
-        let end = (*mark.beside.get(place)? as f64 * correction) as u64;
+    let mark_on_gpu = |mark: &ClockMark| {
+        let end = (*mark.beside.get(gpu_index)? as f64 * correction) as u64;
         let busy = mark.busy.iter().map(|length| (*length as f64 * other / own) as u64).collect();
         Some(ClockMark { end, busy, beside: Vec::new() })
     };
-    rank.marks.iter().filter_map(moved).collect()
+    rank.marks.iter().filter_map(mark_on_gpu).collect()
 }
 
 #[cfg(test)]
@@ -213,12 +213,12 @@ mod tests {
 
     #[test]
     fn another_cards_clock_is_used_where_the_runs_own_is_followed() {
-        let marks = marks_beside(&rank(&[[100, 100, 300], [200, 201, 600], [300, 302, 900]]), 1);
+        let marks = marks_on_gpu(&rank(&[[100, 100, 300], [200, 201, 600], [300, 302, 900]]), 1);
         assert_eq!(marks.iter().map(|mark| mark.end).collect::<Vec<_>>(), [297, 594, 891]);
         assert!(marks[2].busy[0] > 880);
         let astray = rank(&[[100, 100, 300], [200, 150, 600], [300, 200, 900]]);
-        assert!(marks_beside(&astray, 1).is_empty(), "one queue does not stand for its streams");
-        assert!(marks_beside(&rank(&[[100, 100, 300], [200, 201, 600]]), 7).is_empty());
+        assert!(marks_on_gpu(&astray, 1).is_empty(), "one queue does not stand for its streams");
+        assert!(marks_on_gpu(&rank(&[[100, 100, 300], [200, 201, 600]]), 7).is_empty());
     }
 
     #[test]
