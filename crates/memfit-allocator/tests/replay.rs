@@ -145,6 +145,35 @@ fn under_other_settings_a_trace_is_not_predicted() {
 }
 
 #[test]
+fn a_failed_request_after_many_deviations_is_in_the_track() {
+    let mut steps = vec![Step::Alloc { size: 3 * MIB, stream: 0 }];
+    for _ in 0..100 {
+        steps.push(Step::Alloc { size: 11 * MIB, stream: 0 });
+        steps.push(Step::Free { which: Which(1) });
+        steps.push(Step::EmptyCache);
+    }
+    steps.push(Step::Alloc { size: 30 * MIB, stream: 0 });
+    steps.push(Step::Alloc { size: 2 * CAPACITY, stream: 0 });
+    steps.push(Step::Free { which: Which(1) });
+    let allocator = run("", steps);
+    let snapshot = snapshot(&allocator, usize::MAX);
+    let oom = |conf| {
+        let tracked = track(&snapshot, 0, &given(conf)).expect("the state is valid");
+        let failed = |kind| matches!(kind, MomentKind::Oom(_));
+        let moments = tracked.track.moments();
+        let found: Vec<_> = moments.iter().filter(|moment| failed(moment.kind)).collect();
+        let [failed] = found.as_slice() else { panic!("{} failed requests", found.len()) };
+        let live = tracked.track.blocks().iter().filter(|block| block.freed == u32::MAX).count();
+        (tracked.verification.resumed, failed.allocated, failed.reserved, live)
+    };
+    let (none, allocated, reserved, live) = oom("");
+    assert!(none == 0 && allocated > 30 * MIB && live == 1, "{none} {allocated} {live}");
+    let (many, ..) = oom("large_segment_size_mb:64");
+    assert!(many > 64, "{many}");
+    assert_eq!(oom("large_segment_size_mb:64"), (many, allocated, reserved, live));
+}
+
+#[test]
 fn a_block_that_moved_is_found_out() {
     let steps: Vec<Step> = (0..20).map(|_| Step::Alloc { size: 1000, stream: 0 }).collect();
     let allocator = run("", steps);

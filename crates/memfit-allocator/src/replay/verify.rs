@@ -64,13 +64,44 @@ pub(super) fn replay_trace(
                 script.tally(event.action, false);
             }
         }
-        script.cursor = end;
         if give_up {
-            return Ok(script.found);
+            return follow_without_replay(snapshot, device, given, script, &pools, watch);
         }
+        script.cursor = end;
         replay = Replay::begin(snapshot, device, given, script, &pools)?;
         replay.allocator.recall_ages(ages);
     }
+}
+
+/// Number of states that are taken from the rest of a trace that is no longer replayed.
+const STATES: usize = 64;
+
+/// Follows the rest of a trace that deviates too often: no call is predicted, and the allocator's state is taken
+/// from the trace after each failed request and at regular intervals.
+fn follow_without_replay<'trace>(
+    snapshot: &'trace Snapshot,
+    device: usize,
+    given: &ReplayConditions,
+    mut script: Script<'trace>,
+    pools: &'trace Pools<'trace>,
+    mut watch: impl FnMut(&Allocator<Script<'_>>, usize, bool),
+) -> Result<Verification, RestoreError> {
+    let trace = snapshot.trace(device);
+    let rest = script.cursor..trace.len();
+    let interval = rest.len().div_ceil(STATES).max(1);
+    let mut ends: Vec<usize> = rest.clone().skip(interval).step_by(interval).collect();
+    let failed = rest.filter(|place| trace[*place].action == TraceAction::Oom).map(|place| place + 1);
+    ends.extend(failed.take(STATES));
+    ends.push(trace.len());
+    ends.sort_unstable();
+    ends.dedup();
+    for end in ends {
+        script.cursor = end;
+        let replay = Replay::begin(snapshot, device, given, script, pools)?;
+        watch(&replay.allocator, end, true);
+        script = replay.allocator.into_device();
+    }
+    Ok(script.found)
 }
 
 /// Returns `true` for events caused by a request that releases the cache, or by emptying the cache.
