@@ -1,83 +1,264 @@
-//! Replaces hand-written attention with `scaled_dot_product_attention`, which does not materialise the score
-//! matrix.
+//! Replaces attention that is written out with `scaled_dot_product_attention`, which does not materialise the
+//! matrix of scores.
 
-use memfit_source::{Edit, Expression, ExpressionKind as Kind, Operator, Span, Statement, StatementKind};
+mod numbers;
+mod parts;
 
+use memfit_source::{Edit, Expression, Span, Statement, StatementKind};
+
+use self::parts::{
+    Factor, Operands, Product, factor, kept_pairs, matrix_product, scaled_product, softmax_of,
+};
 use super::{Edits, operand};
 use crate::Why;
 use crate::code::{Path, Scene, Script, Site};
 
-/// Number of statements of hand-written attention: product, softmax, weighted sum.
-const ATTENTION_STATEMENTS: usize = 3;
+/// Maximum number of statements from the product of queries and keys to that with the values.
+const MAX_STATEMENTS: usize = 10;
 
-/// Matches `scores = q @ k.transpose(-2, -1) * scale`, `weights = scores.softmax(-1)`, `out = weights @ v` in
-/// consecutive statements.
+/// Finds attention that the statement at a line belongs to: a product of queries and keys, scaled, masked, a
+/// softmax, and a product with the values, in consecutive statements or within one.
 pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
     let Some(path) = script.statement_at_line(site.line) else { return Ok(None) };
     let (suite, index) = path.suite();
-    let firsts = index.saturating_sub(ATTENTION_STATEMENTS - 1)..=index;
     let mut refusal = None;
-    for first in firsts {
-        let Some([product, softmax, sum]) = suite.get(first..first + ATTENTION_STATEMENTS) else { continue };
-        match rewritten(script, &path, [product, softmax, sum]) {
-            Ok(Some(text)) => {
-                let mut edits = Edits::default();
-                edits.push(Edit::replace(Span::new(product.span.start, sum.span.end), text));
-                edits.import(script, "torch");
-                return Ok(Some(edits));
-            }
-            Ok(None) => {}
+    for first in (index.saturating_sub(MAX_STATEMENTS - 1)..=index).rev() {
+        let Some(attention) = Attention::read(script, &suite[first..]) else { continue };
+        if first + attention.statements <= index {
+            continue;
+        }
+        let statements = &suite[first..first + attention.statements];
+        match attention.rewritten(script, &path, statements) {
+            Ok(edits) => return Ok(Some(edits)),
             Err(why) => refusal = Some(why),
         }
     }
     refusal.map_or(Ok(None), Err)
 }
 
-/// Statement that replaces the three; `None` if they are not attention.
-fn rewritten(script: &Script, path: &Path<'_>, three: [&Statement; 3]) -> Result<Option<String>, Why> {
-    let [product, softmax, sum] = three;
-    let (Some((scores, product)), Some((weights, softmax)), Some((out, sum))) =
-        (assigned(product), assigned(softmax), assigned(sum))
-    else {
-        return Ok(None);
-    };
-    let Some((query, key, scale)) = scaled_product(script, product) else { return Ok(None) };
-    if !is_softmax_of(script, softmax, scores) {
-        return Ok(None);
-    }
-    let Some((left, value)) = matrix_product(script, sum) else { return Ok(None) };
-    if left.name() != Some(weights) {
-        return Ok(None);
-    }
-    let whole = Span::new(three[0].span.start, three[2].span.end);
-    if let Some(name) = [scores, weights].into_iter().find(|name| is_used_elsewhere(path, whole, name, out)) {
-        return Err(format!("`{name}` is used again, so the full attention matrix is needed"));
-    }
-    if script.slice(whole).contains('#') {
-        return Err("there are comments between its statements".to_owned());
-    }
-    let scale = match scale {
-        // Without an explicit scale, PyTorch divides by the square root of the last dimension.
-        None => "1.0".to_owned(),
-        Some((divides, scale)) => {
-            if !is_number(script, path, scale) {
-                let text = script.slice(scale.span);
-                return Err(format!(
-                    "the scale `{text}` may be a tensor, which `scaled_dot_product_attention` does not accept"
-                ));
-            }
-            let text = operand(script, scale);
-            if divides { format!("1 / {text}") } else { script.slice(scale.span).to_owned() }
+/// Attention in consecutive statements.
+struct Attention<'e> {
+    product: Product<'e>,
+    /// The scale, if it is not part of the first product.
+    scale: Option<Factor<'e>>,
+    /// Expression that is true for the pairs that count.
+    keep: Option<String>,
+    value: &'e Expression,
+    /// `true` if the values are multiplied with transposed weights, as in convolutional networks.
+    turned: bool,
+    /// The product with the values.
+    sum: Span,
+    /// The names of scores and weights.
+    names: Vec<&'e str>,
+    /// Number of statements.
+    statements: usize,
+    /// Reason why it cannot be one call.
+    problem: Option<Why>,
+}
+
+/// Names of scores or weights on the way to the product with the values.
+#[derive(Clone, Copy)]
+struct State<'e> {
+    name: &'e str,
+    is_weights: bool,
+}
+
+impl<'e> Attention<'e> {
+    /// Reads attention that begins at the first of these statements.
+    fn read(script: &Script, suite: &'e [Statement]) -> Option<Self> {
+        let first = suite.first()?;
+        if let Some(whole) = Self::within_one(script, first) {
+            return Some(whole);
         }
-    };
-    let text = |of: &Expression| script.slice(of.span);
-    Ok(Some(format!(
-        "{out} = torch.nn.functional.scaled_dot_product_attention({}, {}, {}, scale={scale})",
-        text(query),
-        text(key),
-        text(value)
-    )))
+        let (name, value) = assigned(first)?;
+        let weights = softmax_of(script, value);
+        let product = scaled_product(script, weights.unwrap_or(value))?;
+        let mut state = State { name, is_weights: weights.is_some() };
+        let mut read = Self::from_product(product);
+        read.names.push(name);
+        for (count, statement) in suite.iter().enumerate().take(MAX_STATEMENTS).skip(1) {
+            if state.is_weights && read.ends_with(script, statement, state.name) {
+                read.statements = count + 1;
+                return Some(read);
+            }
+            state = read.follow(script, statement, state)?;
+        }
+        None
+    }
+
+    fn from_product(product: Product<'e>) -> Self {
+        Self {
+            value: product.right,
+            product,
+            scale: None,
+            keep: None,
+            turned: false,
+            sum: Span::new(0, 0),
+            names: Vec::new(),
+            statements: 1,
+            problem: None,
+        }
+    }
+
+    /// Reads `softmax(q @ k.mT * scale, -1) @ v` within one statement.
+    fn within_one(script: &Script, statement: &'e Statement) -> Option<Self> {
+        let mut found = None;
+        for expression in statement.expressions() {
+            expression.visit(&mut |each| {
+                let Some((left, right, _)) = matrix_product(script, each) else { return };
+                let product = softmax_of(script, left).and_then(|scores| scaled_product(script, scores));
+                if let Some(product) = product {
+                    found = Some(Self { value: right, sum: each.span, ..Self::from_product(product) });
+                }
+            });
+        }
+        found
+    }
+
+    /// Reads the product with the values in a statement, if it is the only use of the weights there.
+    fn ends_with(&mut self, script: &Script, statement: &'e Statement, weights: &str) -> bool {
+        let mut uses = 0;
+        let mut found = None;
+        for expression in statement.expressions() {
+            expression.visit(&mut |each| {
+                uses += usize::from(each.name() == Some(weights));
+                let Some((left, right, _)) = matrix_product(script, each) else { return };
+                if left.name() == Some(weights) {
+                    found = Some((each.span, right, false));
+                } else if parts::transposed(script, right).is_some_and(|(of, _)| of.name() == Some(weights)) {
+                    found = Some((each.span, left, true));
+                }
+            });
+        }
+        // The target of an assignment may have the same name.
+        let targets = statement.targets.iter().filter(|target| target.name() == Some(weights)).count();
+        let Some((span, value, turned)) = found.filter(|_| uses <= 1 + targets) else { return false };
+        (self.sum, self.value, self.turned) = (span, value, turned);
+        true
+    }
+
+    /// Reads a statement between the products. Returns `None` if scores or weights do not go on from it.
+    fn follow(&mut self, script: &Script, statement: &'e Statement, state: State<'e>) -> Option<State<'e>> {
+        let told = |text: &str| format!("`{}` {text}", script.slice(statement.span).trim());
+        let Some((target, value)) = assigned(statement) else {
+            self.problem.get_or_insert_with(|| told("is between its products"));
+            return Some(state);
+        };
+        if !value.mentions(state.name) {
+            self.problem.get_or_insert_with(|| told("is between its products"));
+            return (target != state.name).then_some(state);
+        }
+        self.names.push(target);
+        if let Some(scores) = softmax_of(script, value).filter(|_| !state.is_weights) {
+            if scores.name() != Some(state.name) {
+                self.problem.get_or_insert_with(|| told("changes the scores as well"));
+            }
+            return Some(State { name: target, is_weights: true });
+        }
+        if !state.is_weights {
+            if let Some(scale) = factor(value, state.name).filter(|_| self.has_no_scale()) {
+                self.scale = Some(scale);
+                return Some(State { name: target, ..state });
+            }
+            if let Some(keep) = kept_pairs(script, value, state.name).filter(|_| self.keep.is_none()) {
+                self.keep = Some(keep);
+                return Some(State { name: target, ..state });
+            }
+        }
+        let text = script.slice(value.span);
+        // A softmax over another dimension, or with another type, still makes weights.
+        let makes_weights = !state.is_weights && text.contains("softmax");
+        self.problem.get_or_insert_with(|| {
+            if text.contains("drop") {
+                told("has to become `dropout_p=`, and drops other elements there")
+            } else {
+                told("is no part of that call")
+            }
+        });
+        Some(State { name: target, is_weights: state.is_weights || makes_weights })
+    }
+
+    const fn has_no_scale(&self) -> bool {
+        self.scale.is_none() && self.product.scale.is_none() && self.keep.is_none()
+    }
+
+    /// The edits that make it one call.
+    fn rewritten(mut self, script: &Script, path: &Path<'_>, all: &[Statement]) -> Result<Edits, Why> {
+        let (Some(first), Some(last)) = (all.first(), all.last()) else {
+            return Err("it has no code".into());
+        };
+        if let Some(problem) = self.problem.take() {
+            return Err(problem);
+        }
+        let whole = Span::new(first.span.start, last.span.end);
+        let out = assigned(last).map_or("", |(out, _)| out);
+        if let Some(name) = self.names.iter().find(|name| is_used_elsewhere(path, whole, name, out)) {
+            return Err(format!("`{name}` is used again, so the full attention matrix is needed"));
+        }
+        if script.slice(whole).contains('#') {
+            return Err("there are comments between its statements".to_owned());
+        }
+        let call = self.call(script, path)?;
+        let mut edits = Edits::default();
+        if first.span != last.span {
+            edits.push(Edit::replace(Span::new(first.span.start, last.span.start), String::new()));
+        }
+        edits.push(Edit::replace(self.sum, call));
+        edits.import(script, "torch");
+        Ok(edits)
+    }
+
+    fn call(&self, script: &Script, path: &Path<'_>) -> Result<String, Why> {
+        let scale = match self.scale.or(self.product.scale) {
+            // Without an explicit scale, PyTorch divides by the square root of the last dimension.
+            None => "1.0".to_owned(),
+            Some(Factor { of, divides }) => {
+                if !numbers::is_number(script, path, of) {
+                    let text = script.slice(of.span);
+                    return Err(format!(
+                        "the scale `{text}` may be a tensor, which `scaled_dot_product_attention` does not accept"
+                    ));
+                }
+                if divides {
+                    format!("1 / {}", operand(script, of))
+                } else {
+                    script.slice(of.span).to_owned()
+                }
+            }
+        };
+        // The kernels without a matrix of scores take four dimensions, and rows that are contiguous.
+        let is_single = self.product.dimensions == Some(3);
+        if is_single && self.keep.is_some() {
+            return Err("its mask may have three dimensions, where the call takes four".to_owned());
+        }
+        let plain = |of: &Expression| {
+            if is_single { operand(script, of) } else { script.slice(of.span).to_owned() }
+        };
+        let turned = |of: &Expression| format!("{}.transpose(-2, -1).contiguous()", operand(script, of));
+        let (query, key) = match self.product.operands {
+            Operands::TransposedKey(key) => (plain(self.product.left), plain(key)),
+            Operands::TransposedQuery => {
+                (format!("{}.contiguous()", operand(script, self.product.left)), turned(self.product.right))
+            }
+        };
+        let value = if self.turned { turned(self.value) } else { plain(self.value) };
+        let wide = |text: String| if is_single { format!("{text}.unsqueeze(1)") } else { text };
+        let keep = self.keep.as_ref().map_or_else(String::new, |keep| format!(", attn_mask={keep}"));
+        let mut call = format!(
+            "torch.nn.functional.scaled_dot_product_attention({}, {}, {}{keep}, scale={scale})",
+            wide(query),
+            wide(key),
+            wide(value)
+        );
+        if is_single {
+            call += ".squeeze(1)";
+        }
+        if self.turned {
+            call += ".transpose(-2, -1)";
+        }
+        Ok(call)
+    }
 }
 
 /// Matches `name = value`.
@@ -87,69 +268,7 @@ fn assigned(statement: &Statement) -> Option<(&str, &Expression)> {
     Some((target.name()?, value))
 }
 
-type Scaled<'e> = (&'e Expression, &'e Expression, Option<(bool, &'e Expression)>);
-
-/// Matches `q @ k.transpose(-2, -1) / scale`: query, key, scale, and whether it divides.
-fn scaled_product<'e>(script: &Script, of: &'e Expression) -> Option<Scaled<'e>> {
-    let plain = |of: &'e Expression| {
-        let (query, key) = matrix_product(script, of)?;
-        Some((query, transposed(script, key)?))
-    };
-    if let Some((query, key)) = plain(of) {
-        return Some((query, key, None));
-    }
-    let Kind::Binary { left, operator, right } = &of.kind else { return None };
-    match operator {
-        Operator::Divide => plain(left).map(|(query, key)| (query, key, Some((true, &**right)))),
-        Operator::Multiply => plain(left)
-            .map(|(query, key)| (query, key, Some((false, &**right))))
-            .or_else(|| plain(right).map(|(query, key)| (query, key, Some((false, &**left))))),
-        _ => None,
-    }
-}
-
-/// Matches `a @ b` or `torch.matmul(a, b)`.
-fn matrix_product<'e>(script: &Script, of: &'e Expression) -> Option<(&'e Expression, &'e Expression)> {
-    match &of.kind {
-        Kind::Binary { left, operator: Operator::MatrixMultiply, right } => Some((left, right)),
-        Kind::Call { arguments, .. } => {
-            let named = matches!(script.called(of.span), Some("torch.matmul" | "torch.bmm"));
-            let [left, right] = &arguments[..] else { return None };
-            let plain = [left, right].iter().all(|each| each.name.is_none() && !each.starred);
-            (named && plain).then_some((&left.value, &right.value))
-        }
-        _ => None,
-    }
-}
-
-/// Matches `k.transpose(-2, -1)` or `k.mT`, and returns `k`.
-fn transposed<'e>(script: &Script, of: &'e Expression) -> Option<&'e Expression> {
-    if let Kind::Attribute { of, name } = &of.kind {
-        return (name == "mT").then_some(of);
-    }
-    let (callee, arguments) = of.call()?;
-    let Kind::Attribute { of, name } = &callee.kind else { return None };
-    let [one, other] = arguments else { return None };
-    let sizes = [script.slice(one.value.span), script.slice(other.value.span)];
-    (name == "transpose" && matches!(sizes, ["-2", "-1"] | ["-1", "-2"])).then_some(of)
-}
-
-/// Returns `true` if an expression is the softmax of a name over the last dimension, and nothing else.
-fn is_softmax_of(script: &Script, of: &Expression, name: &str) -> bool {
-    let Some((callee, arguments)) = of.call() else { return false };
-    let function = matches!(script.called(of.span), Some("torch.softmax" | "torch.nn.functional.softmax"));
-    let method = matches!(&callee.kind, Kind::Attribute { of, name: method }
-        if method == "softmax" && of.name() == Some(name));
-    let rest = match (function, arguments) {
-        (true, [first, rest @ ..]) if first.value.name() == Some(name) => rest,
-        (false, rest) if method => rest,
-        _ => return false,
-    };
-    let [size] = rest else { return false };
-    size.name.as_deref().is_none_or(|name| name == "dim") && script.slice(size.value.span) == "-1"
-}
-
-/// Returns `true` if a name of the three statements is used elsewhere in the function.
+/// Returns `true` if a name is used elsewhere in the function.
 fn is_used_elsewhere(path: &Path<'_>, whole: Span, name: &str, out: &str) -> bool {
     let mut found = false;
     for statement in path.scope() {
@@ -160,75 +279,4 @@ fn is_used_elsewhere(path: &Path<'_>, whole: Span, name: &str, out: &str) -> boo
     }
     // A name that is bound again refers to another value from then on.
     found && name != out
-}
-
-/// Returns `true` if an expression is a plain number, not a tensor.
-fn is_number(script: &Script, path: &Path<'_>, of: &Expression) -> bool {
-    match &of.kind {
-        Kind::Number => true,
-        Kind::Call { callee, .. } => {
-            let known = script.called(of.span).unwrap_or_default();
-            matches!(known, "math.sqrt" | "math.pow" | "numpy.sqrt")
-                || matches!(callee.name(), Some("len" | "float" | "int"))
-                || matches!(&callee.kind, Kind::Attribute { name, .. } if name == "size")
-        }
-        Kind::Item { of, .. } => is_shape(of),
-        Kind::Binary { left, right, .. } => is_number(script, path, left) && is_number(script, path, right),
-        Kind::Other(parts) => !parts.is_empty() && parts.iter().all(|part| is_number(script, path, part)),
-        Kind::Name(name) => {
-            let bound = bound_in(path.scope(), &|target| target.name() == Some(name));
-            !is_parameter(path, name) && all_numbers(script, path, &bound)
-        }
-        Kind::Attribute { name, .. } => {
-            let same = |target: &Expression| matches!(&target.kind, Kind::Attribute { name: other, .. } if other == name);
-            all_numbers(script, path, &bound_in(&script.statements, &same))
-        }
-        _ => false,
-    }
-}
-
-fn is_shape(of: &Expression) -> bool {
-    matches!(&of.kind, Kind::Attribute { name, .. } if name == "shape")
-}
-
-fn is_parameter(path: &Path<'_>, name: &str) -> bool {
-    path.function().is_some_and(|function| function.targets.iter().any(|each| each.name() == Some(name)))
-}
-
-/// Binding of a name: statement, value, and `true` if the value is unpacked.
-type Binding<'s> = (&'s Statement, &'s Expression, bool);
-
-fn all_numbers(script: &Script, path: &Path<'_>, bound: &[Binding<'_>]) -> bool {
-    !bound.is_empty()
-        && bound.iter().all(|(statement, value, unpacked)| {
-            // For `batch, length, width = x.shape`. Names bound by each other would recurse endlessly.
-            let numbers = if *unpacked { is_shape(value) } else { is_root(script, path, value) };
-            numbers && statement.kind == StatementKind::Assign
-        })
-}
-
-/// Returns `true` for `x.shape[-1] ** -0.5`, `1 / math.sqrt(d)` and similar arithmetic on numbers.
-fn is_root(script: &Script, path: &Path<'_>, of: &Expression) -> bool {
-    match &of.kind {
-        Kind::Binary { left, right, .. } => is_root(script, path, left) && is_root(script, path, right),
-        Kind::Other(parts) => !parts.is_empty() && parts.iter().all(|part| is_root(script, path, part)),
-        Kind::Name(_) | Kind::Attribute { .. } => false,
-        _ => is_number(script, path, of),
-    }
-}
-
-fn bound_in<'s>(body: &'s [Statement], is: &impl Fn(&Expression) -> bool) -> Vec<Binding<'s>> {
-    let mut found = Vec::new();
-    for statement in body {
-        statement.visit(&mut |each| {
-            let value = each.values.first();
-            for target in &each.targets {
-                let unpacked = matches!(target.kind, Kind::Several(_)) && target.parts().into_iter().any(is);
-                if let Some(value) = value.filter(|_| is(target) || unpacked) {
-                    found.push((each, value, unpacked));
-                }
-            }
-        });
-    }
-    found
 }

@@ -309,12 +309,116 @@ fn other_attention_is_left_as_it_is() {
         assert!(why_refused.contains(why), "{to}: {why_refused}");
     }
     for (from, to) in [
-        ("scores, dim=-1", "scores + mask, dim=-1"),
-        ("scores, dim=-1", "scores, dim=1"),
         ("torch.softmax(scores, dim=-1)", "scores.relu()"),
+        ("q @ k.transpose(-2, -1)", "q @ k"),
+        ("weights @ v", "weights + v"),
     ] {
         let other = changed(&ATTENTION.replace(from, to), Lever::Sdpa, &["weights = "]);
         assert_eq!(other, Err(Refusal::NotHere), "{to}");
+    }
+}
+
+/// Attention in many ways, by the statements of a forward method, with the statements that replace them.
+#[test]
+fn attention_is_followed_from_its_product_to_its_values() {
+    let call = "torch.nn.functional.scaled_dot_product_attention";
+    let cases: &[(&[&str], &[&str])] = &[
+        (
+            &[
+                "s = q @ k.mT",
+                "s = s / math.sqrt(8)",
+                "s = s.masked_fill(mask == 0, float(\"-inf\"))",
+                "s = s.softmax(dim=-1)",
+                "return self.out(s @ v)",
+            ],
+            &["return self.out(CALL(q, k, v, attn_mask=mask != 0, scale=1 / math.sqrt(8)))"],
+        ),
+        (
+            &[
+                "s = (q @ k.transpose(2, 3) * 0.5).masked_fill(causal, -torch.inf)",
+                "return s.softmax(-1) @ v",
+            ],
+            &[],
+        ),
+        (
+            &[
+                "s = q @ k.transpose(2, 3) * 0.5",
+                "s = s.masked_fill(causal, -torch.inf)",
+                "w = torch.softmax(s, -1)",
+                "y = (w @ v).transpose(1, 2).reshape(x.shape)",
+                "return y",
+            ],
+            &[
+                "y = (CALL(q, k, v, attn_mask=~causal, scale=0.5)).transpose(1, 2).reshape(x.shape)",
+                "return y",
+            ],
+        ),
+        (&["return torch.softmax(q @ k.mT * 0.5, dim=-1) @ v"], &["return CALL(q, k, v, scale=0.5)"]),
+        (
+            &[
+                "s = (q.transpose(1, 2) @ k / x.shape[1] ** 0.5).softmax(-1)",
+                "return x + (v @ s.transpose(1, 2)).view_as(x)",
+            ],
+            &[
+                "return x + (CALL(q.transpose(1, 2).contiguous().unsqueeze(1), k.transpose(-2, -1).contiguous().unsqueeze(1), v.transpose(-2, -1).contiguous().unsqueeze(1), scale=1 / (x.shape[1] ** 0.5)).squeeze(1).transpose(-2, -1)).view_as(x)",
+            ],
+        ),
+        (
+            &[
+                "energy = torch.bmm(q.permute(0, 2, 1), k)",
+                "weights = energy.softmax(dim=-1)",
+                "out = torch.bmm(v, weights.permute(0, 2, 1))",
+                "return out",
+            ],
+            &[
+                "out = CALL(q.permute(0, 2, 1).contiguous().unsqueeze(1), k.transpose(-2, -1).contiguous().unsqueeze(1), v.transpose(-2, -1).contiguous().unsqueeze(1), scale=1.0).squeeze(1).transpose(-2, -1)",
+                "return out",
+            ],
+        ),
+        (
+            &["s = torch.bmm(q, k.transpose(1, 2))", "s = s.softmax(-1)", "return torch.bmm(s, v)"],
+            &["return CALL(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1), scale=1.0).squeeze(1)"],
+        ),
+    ];
+    for (written, expected) in cases {
+        let text = |lines: &[&str]| {
+            let body: String = lines.iter().map(|line| format!("        {line}\n")).collect();
+            format!(
+                "import math\nimport torch\n\nclass Attention(torch.nn.Module):\n    def forward(self, x, q, k, v, mask, causal):\n{body}"
+            )
+        };
+        let made = changed(&text(written), Lever::Sdpa, &["softmax"]);
+        if expected.is_empty() {
+            assert!(made.is_err(), "{written:?}: {made:?}");
+            continue;
+        }
+        let change = made.unwrap_or_else(|why| panic!("{written:?}: {why}"));
+        let expected: Vec<String> = expected.iter().map(|line| line.replace("CALL", call)).collect();
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        assert_eq!(change.after, text(&expected), "{written:?}");
+    }
+}
+
+#[test]
+fn attention_that_is_no_single_call_says_why() {
+    let all = "s = q @ k.mT * 0.5\n        CHANGE\n        return s @ v\n";
+    for (change, why) in [
+        ("s = s.softmax(-1)\n        s = self.drop(s)", "`s = self.drop(s)` has to become `dropout_p=`"),
+        ("s = s + bias\n        s = s.softmax(-1)", "`s = s + bias` is no part of that call"),
+        ("s = (s + bias).softmax(-1)", "changes the scores as well"),
+        ("s = s.masked_fill(mask, -1e9)\n        s = s.softmax(-1)", "is no part of that call"),
+        ("s = torch.softmax(s, dim=1)", "is no part of that call"),
+        ("s = torch.softmax(s, dim=-1, dtype=torch.float32).to(q.dtype)", "is no part of that call"),
+        ("print(s)\n        s = s.softmax(-1)", "`print(s)` is between its products"),
+        ("self.seen = s\n        s = s.softmax(-1)", "is between its products"),
+        ("s = s.softmax(-1)\n        n = n + 1", "`n = n + 1` is between its products"),
+    ] {
+        let text = format!(
+            "import torch\n\nclass Attention(torch.nn.Module):\n    def forward(self, q, k, v):\n        {}",
+            all.replace("CHANGE", change)
+        );
+        let told = refused(changed(&text, Lever::Sdpa, &["softmax"]));
+        assert!(told.contains(why), "{change}: {told}");
     }
 }
 
