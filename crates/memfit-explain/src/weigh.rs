@@ -1,6 +1,7 @@
 //! Comparison of causes. Each cause has a check that computes the bytes it accounts for and whether their
 //! absence would have prevented the failure. The most specific of the sufficient causes wins.
 
+mod attention;
 mod autocast;
 mod batches;
 mod card;

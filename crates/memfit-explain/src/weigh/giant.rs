@@ -4,7 +4,7 @@ use memfit_patch::RecordedFacts;
 use memfit_recording::{StackId, TextId};
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
-use super::{Finding, size};
+use super::{Finding, attention, size};
 use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
 use crate::origins::{Role, Site};
@@ -109,24 +109,18 @@ struct Giants {
 
 fn remedies(analysis: &Analysis<'_>, sites: &[Site], giants: Giants) -> Vec<Fix> {
     let Giants { all, same_code, inputs, loss } = giants;
-    let mut fixes = Vec::new();
-    for (lever, saves, how) in [
-        (
-            Lever::Sdpa,
-            same_code,
-            "`F.scaled_dot_product_attention(q, k, v)` computes the same without materialising the attention matrix",
-        ),
-        (Lever::ResizeBeforeUpload, all / 4 * 3, "resize images before they are copied to the GPU"),
-    ] {
-        match analysis.change(lever, sites, RecordedFacts::Nothing) {
-            // The source has no code of this kind at these lines.
-            Apply::ByHand(None) => {}
-            apply => {
-                fixes.push(modelled_fix(analysis, lever, saves, how.to_owned(), apply));
-                return fixes;
-            }
+    if let Some(fix) = attention::remedy_at(analysis, sites, same_code) {
+        return vec![fix];
+    }
+    match analysis.change(Lever::ResizeBeforeUpload, sites, RecordedFacts::Nothing) {
+        // The source has no images at these lines.
+        Apply::ByHand(None) => {}
+        apply => {
+            let how = "resize images before they are copied to the GPU".to_owned();
+            return vec![modelled_fix(analysis, Lever::ResizeBeforeUpload, all / 4 * 3, how, apply)];
         }
     }
+    let mut fixes = Vec::new();
     let by_hand = |lever, bytes: u64, how: &str| {
         modelled_fix(analysis, lever, bytes / 4 * 3, how.to_owned(), Apply::ByHand(None))
     };
@@ -144,12 +138,16 @@ fn remedies(analysis: &Analysis<'_>, sites: &[Site], giants: Giants) -> Vec<Fix>
             "resize or crop images before they are copied to the GPU",
         ));
     }
+    // The line of a backward pass does not show the attention that it differentiates.
+    let attention = attention::remedy(analysis).filter(|fix| fix.saves >= same_code / 2);
     if !loss && !inputs {
-        fixes.push(by_hand(
-            Lever::ByParts,
-            same_code,
-            "compute it in parts: a loop over a few rows at a time that reduces each part (sum, minimum, top-k) before the next. In training, run each part under `torch.utils.checkpoint.checkpoint`, which keeps none of them for the backward pass",
-        ));
+        fixes.push(attention.unwrap_or_else(|| {
+            by_hand(
+                Lever::ByParts,
+                same_code,
+                "compute it in parts: a loop over a few rows at a time that reduces each part (sum, minimum, top-k) before the next. In training, run each part under `torch.utils.checkpoint.checkpoint`, which keeps none of them for the backward pass",
+            )
+        }));
     }
     fixes
 }

@@ -6,7 +6,7 @@ use memfit_patch::{BlockCall, RecordedFacts};
 use memfit_recording::{TextId, Track};
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
-use super::{Finding, autocast, size};
+use super::{Finding, attention, autocast, size};
 use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
 use crate::leaks::Leak;
@@ -253,6 +253,7 @@ fn remedies(analysis: &Analysis<'_>, leaks: &[Leak], of_batch: u64) -> Vec<Fix> 
         }
     }
     fixes.extend(bucket_views(analysis));
+    fixes.extend(attention::remedy(analysis));
     if graph {
         let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first runs a few samples as one batch and as micro-batches; models with BatchNorm and losses that compare samples fail that test";
         fixes.push(modelled_fix(
