@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ MARK = (
 
 
 #: The marked tests that were collected, by node id.
-MARKED: pytest.StashKey[dict[str, Question]] = pytest.StashKey()
-#: memfit's report and error output of those that ran.
-RAN: pytest.StashKey[dict[str, tuple[dict[str, Any] | None, str]]] = pytest.StashKey()
+MARKED: pytest.StashKey[dict[str, MarkedTest]] = pytest.StashKey()
+#: The results of those that ran.
+RESULTS: pytest.StashKey[dict[str, Result]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,8 +57,19 @@ class Reporter:
             file.write(json.dumps(data, default=repr) + "\n")
 
 
-class Question:
-    """The settings of a test's mark."""
+@dataclass
+class Result:
+    """The result of a marked test: pytest's reports, memfit's report of the run, and the error output."""
+
+    tests: list[pytest.TestReport]
+    report: dict[str, Any] | None
+    stderr: str
+    #: Set once pytest has shown it: if it asks again, for a plugin that repeats tests, the test runs again.
+    is_shown: bool = False
+
+
+class MarkedTest:
+    """A test with the settings of its mark."""
 
     def __init__(self, nodeid: str, config: pytest.Config, mark: pytest.Mark) -> None:
         asked = dict(zip(["gpu"], mark.args, strict=False)) | dict(mark.kwargs)
@@ -83,8 +95,23 @@ class Question:
         """Return the name under which this plugin is registered: an entry point's, or its module's."""
         return self.config.pluginmanager.get_name(sys.modules[__name__]) or __name__
 
-    def ask(self) -> tuple[list[pytest.TestReport], dict[str, Any] | None, str]:
-        """Run the test; return its reports, memfit's report of the run, and the error output."""
+    def result(self) -> Result:
+        """Return the result, of an earlier run if there was one: another test may have asked for it."""
+        results = self.config.stash.setdefault(RESULTS, {})
+        if self.nodeid not in results:
+            results[self.nodeid] = self._run()
+        return results[self.nodeid]
+
+    def result_to_show(self) -> Result:
+        """Return a result that pytest has not shown yet."""
+        result = self.result()
+        if result.is_shown:
+            result = self.config.stash[RESULTS][self.nodeid] = self._run()
+        result.is_shown = True
+        return result
+
+    def _run(self) -> Result:
+        """Run the test on its virtual GPU."""
         config = self.config
         path, _, name = self.nodeid.partition("::")
         arguments = [
@@ -125,10 +152,9 @@ class Question:
             )
             lines = reports.read_text().splitlines() if reports.exists() else []
         read = config.hook.pytest_report_from_serializable
-        found = [read(config=config, data=with_tuples(json.loads(line))) for line in lines]
-        said = json.loads(done.stdout) if done.stdout.strip() else None
-        config.stash.setdefault(RAN, {})[self.nodeid] = (said, done.stderr)
-        return found, said, done.stderr
+        tests = [read(config=config, data=with_tuples(json.loads(line))) for line in lines]
+        report = json.loads(done.stdout) if done.stdout.strip() else None
+        return Result(tests, report, done.stderr)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -137,7 +163,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     marked = config.stash.setdefault(MARKED, {})
     for item in items:
         if mark := item.get_closest_marker("memfit"):
-            marked[item.nodeid] = Question(item.nodeid, config, mark)
+            marked[item.nodeid] = MarkedTest(item.nodeid, config, mark)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -146,10 +172,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     # Inside of a run, the test runs normally.
     if mark is None or os.environ.get("MEMFIT_RUN_DIR"):
         return None
-    question = Question(item.nodeid, item.config, mark)
+    test = MarkedTest(item.nodeid, item.config, mark)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports, said, beside = question.ask()
-    for report in judged(item, question, reports, said, beside):
+    for report in with_limits(item, test.limits, test.result_to_show()):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
@@ -170,25 +195,22 @@ def memfit_report(request: pytest.FixtureRequest) -> Callable[[Callable[..., obj
 
     def report(test: Callable[..., object] | str) -> dict[str, Any]:
         config = request.config
-        question = find_question(request.node.nodeid, config, test)
-        ran = config.stash.setdefault(RAN, {})
-        if question.nodeid not in ran:
-            question.ask()
-        said, beside = ran[question.nodeid]
-        if said is None:
+        marked = find_marked(request.node.nodeid, config, test)
+        result = marked.result()
+        if result.report is None:
             pytest.fail(
-                f"{question.nodeid} could not be run on a virtual GPU\n{beside.strip()}", pytrace=False
+                f"{marked.nodeid} could not be run on a virtual GPU\n{result.stderr.strip()}", pytrace=False
             )
         # Each caller may change its own copy.
-        return copy.deepcopy(said)
+        return copy.deepcopy(result.report)
 
     return report
 
 
-def find_question(nodeid: str, config: pytest.Config, test: Callable[..., object] | str) -> Question:
+def find_marked(nodeid: str, config: pytest.Config, test: Callable[..., object] | str) -> MarkedTest:
     """Find the marked test for a function or a name, relative to the test `nodeid`."""
     here = nodeid.partition("::")[0]
-    collected: dict[str, Question] = config.stash.get(MARKED, {})
+    collected: dict[str, MarkedTest] = config.stash.get(MARKED, {})
     if isinstance(test, str):
         wanted = test if "::" in test and not test.startswith("Test") else f"{here}::{test}"
     else:
@@ -198,51 +220,46 @@ def find_question(nodeid: str, config: pytest.Config, test: Callable[..., object
         own = getattr(sys.modules.get(test.__module__), "__file__", None)
         elsewhere = [one for one in known if own and (config.rootpath / one.partition("::")[0]) == Path(own)]
         wanted = next(iter(elsewhere), wanted)
-    if question := collected.get(wanted):
-        return question
+    if found := collected.get(wanted):
+        return found
     # Only this test was collected; the mark is on the function.
     marks = [] if isinstance(test, str) else getattr(test, "pytestmark", [])
     if mark := next((mark for mark in marks if mark.name == "memfit"), None):
-        return Question(wanted, config, mark)
+        return MarkedTest(wanted, config, mark)
     marked = ", ".join(collected) or "none"
     raise pytest.UsageError(
         f"{nodeid}: memfit_report: `{wanted}` is not a collected test with the mark memfit; there are: {marked}"
     )
 
 
-def judged(
-    item: pytest.Item,
-    question: Question,
-    reports: list[pytest.TestReport],
-    said: dict[str, Any] | None,
-    beside: str,
-) -> list[pytest.TestReport]:
-    """Return the reports of a test, with the result of its memory limits."""
-    call = next((report for report in reports if report.when == "call"), None)
-    if call is None and any(report.outcome != "passed" for report in reports):
-        return reports  # Skipped, or a fixture failed: keep that result.
+def with_limits(item: pytest.Item, limits: dict[str, int], result: Result) -> list[pytest.TestReport]:
+    """Return pytest's reports of a test, with the outcome of its memory limits."""
+    tests, report = result.tests, result.report
+    call = next((test for test in tests if test.when == "call"), None)
+    if call is None and any(test.outcome != "passed" for test in tests):
+        return tests  # Skipped, or a fixture failed: keep that result.
     problem = None
-    peak: dict[str, int] = (said or {}).get("peak") or {}
-    if said is not None and said["verdict"] == "oom":
-        problem = out_of_memory(said)
-    elif said is None or call is None:
-        problem = f"the test could not be run on a virtual GPU\n{beside.strip()}"
+    peak: dict[str, int] = (report or {}).get("peak") or {}
+    if report is not None and report["verdict"] == "oom":
+        problem = out_of_memory(report)
+    elif report is None or call is None:
+        problem = f"the test could not be run on a virtual GPU\n{result.stderr.strip()}"
     elif call.outcome == "passed":
-        problem = over(question.limits, said)
+        problem = exceeded(limits, report)
     if call is None:
-        call = blank(item)
-        reports = [*reports, call]
+        call = empty_report(item)
+        tests = [*tests, call]
     # Some report formats take a test's properties from its last report, others from the call's.
-    for report in reports:
-        report.user_properties += [(f"memfit.peak.{name}", bytes_) for name, bytes_ in peak.items()]
+    for test in tests:
+        test.user_properties += [(f"memfit.peak.{name}", bytes_) for name, bytes_ in peak.items()]
     # A test's own failure says more than an out-of-memory error; one caught by the test's `raises` does not
     # count.
-    if problem and call.outcome == "passed" and not (said and (said.get("oom") or {}).get("caught")):
+    if problem and call.outcome == "passed" and not (report and (report.get("oom") or {}).get("caught")):
         call.outcome = "failed"
         call.longrepr = problem
-    elif problem and call.outcome == "failed" and said and said["verdict"] == "oom":
+    elif problem and call.outcome == "failed" and report and report["verdict"] == "oom":
         call.sections.append(("memfit", problem))
-    return reports
+    return tests
 
 
 def with_tuples(data: dict[str, Any]) -> dict[str, Any]:
@@ -253,35 +270,35 @@ def with_tuples(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def blank(item: pytest.Item) -> pytest.TestReport:
+def empty_report(item: pytest.Item) -> pytest.TestReport:
     keywords: Any = dict.fromkeys(item.keywords, 1)
     return pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "call")
 
 
-def out_of_memory(said: dict[str, Any]) -> str:
-    oom, device = said["oom"], said["device"]
+def out_of_memory(report: dict[str, Any]) -> str:
+    oom, device = report["oom"], report["device"]
     where = f" in {oom['module']}" if oom.get("module") else ""
     return (
         f"out of memory on {device['name']} ({format_size(device['capacity'])}): "
         f"{format_size(oom['requested'])} were requested, {oom['phase']}{where}\n"
-        f"{held(said)}"
+        f"{categories(report)}"
     )
 
 
-def over(limits: dict[str, int], said: dict[str, Any]) -> str | None:
+def exceeded(limits: dict[str, int], report: dict[str, Any]) -> str | None:
     """Return the exceeded limits and the memory categories at the peak, or None."""
-    peak = said["peak"]
+    peak = report["peak"]
     lines = [
         f"peak of {name}: {format_size(peak[name])}, {format_size(peak[name] - limit)} above {format_size(limit)}"
         for name, limit in limits.items()
         if peak[name] > limit
     ]
-    return "\n".join([*lines, held(said)]) if lines else None
+    return "\n".join([*lines, categories(report)]) if lines else None
 
 
-def held(said: dict[str, Any]) -> str:
+def categories(report: dict[str, Any]) -> str:
     """Return the memory categories at the peak, the largest first."""
-    at_peak = said.get("at_peak") or {}
+    at_peak = report.get("at_peak") or {}
     parts = sorted((at_peak.get("by_category") or {}).items(), key=lambda part: -part[1])
     lines = [f"  {name:<14} {format_size(size):>10}" for name, size in parts if size]
     return "\n".join(["at the peak:", *lines]) if lines else ""

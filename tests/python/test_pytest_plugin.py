@@ -187,6 +187,15 @@ def test_another_test_gets_the_report_of_a_marked_one(tmp_path):
     assert (tmp_path / "ran").read_text() == "x", "a marked test ran twice"
 
 
+def test_a_marked_test_that_ran_for_its_report_does_not_run_again(tmp_path):
+    marked, others = REPORTED.split("@pytest.mark.memfit", 1)
+    by_name = others[others.index("def test_by_name") : others.index("def test_by_function")]
+    (tmp_path / "test_reported.py").write_text(f"{marked}{by_name}@pytest.mark.memfit{others}")
+    done = carried_out(tmp_path, "-k", "128 or by_name")
+    assert done.stdout.count(" PASSED") == 2, done.stdout
+    assert (tmp_path / "ran").read_text() == "x", "a marked test ran twice"
+
+
 def test_a_marked_test_that_was_not_collected_runs_for_its_report(tmp_path):
     (tmp_path / "test_reported.py").write_text(REPORTED)
     done = carried_out(tmp_path, "test_reported.py::test_by_function")
