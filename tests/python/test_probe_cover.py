@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import on_device
-from test_probe_scripts import fits, script
+from test_probe_scripts import fits, script, watched
 
 LOADERS = """
 import torch
@@ -51,6 +51,14 @@ def test_full_cover_runs_the_largest_batch_and_the_scripts_own_evaluation(tmp_pa
     assert (steps["steps"], full["steps"]) == (3, 4)
     # Eight items of 2000 instead of 50: the hidden layer's output, and what the ReLU makes of it.
     assert full["peak"]["allocated"] - steps["peak"]["allocated"] > 8 * 1900 * 256 * 4 * 2
+
+
+def test_a_run_that_ends_early_is_not_said_to_lack_an_evaluation(tmp_path):
+    text = LOADERS.replace("        loss.backward()", "        raise ValueError\n        loss.backward()", 1)
+    path = script(tmp_path, text.replace("loss = ", "loss = 1 + ", 1), model=False)
+    done = watched(path, "--cover", "full")
+    assert done.report["verdict"] == "error"
+    assert "not-covered" not in [effect["id"] for effect in done.report["fidelity"]["effects"]]
 
 
 def test_looking_at_the_data_leaves_random_numbers_as_they_were(probe):

@@ -50,8 +50,8 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
         }
         if lever == Lever::Checkpointing {
             draft.remark(
-                "the library recomputes every block, and the plan only some: memory is lower than in the plan, and a step \
-                 takes longer",
+                "the library recomputes every block: if the plan recomputes only some, memory is lower than in the plan, \
+                 and a step takes longer",
             );
         }
     }

@@ -19,8 +19,8 @@ pub fn plan_page(report: &PlanReport) -> String {
     let (class, badge, verdict) = match report.verdict {
         Some(PlanVerdict::FitsAsIs) => ("good", "fits as it is", "It fits as it is"),
         Some(PlanVerdict::FitsWithPlan) => ("good", "fits with a plan", "It fits with a plan"),
-        Some(PlanVerdict::DoesNotFit) if report.interrupted => ("bad", "ended early", "There is no plan yet"),
         Some(PlanVerdict::DoesNotFit) => ("bad", "does not fit", "It does not fit"),
+        None if report.interrupted => ("bad", "ended early", "There is no plan yet"),
         None => ("bad", "no answer", "There is no answer"),
     };
     let mut out = format!(

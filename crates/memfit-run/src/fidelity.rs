@@ -40,7 +40,8 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     if facts.ended == Ended::Stalled {
         notes.push(stalled(facts.ranks.len()));
     }
-    if facts.setup.cover_full {
+    // A run that ended before has not looked for them.
+    if facts.setup.cover_full && matches!(facts.ended, Ended::Complete | Ended::Exited(0)) {
         let covered = facts.coverage();
         // One in which memory ran out was found, and is what the verdict is about.
         let evaluation = covered.evaluation || facts.oom.as_ref().is_some_and(|oom| oom.oom.evaluation);

@@ -358,7 +358,7 @@ fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         return (Verdict::Oom, None);
     }
     let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
-    let hint = "`--sizes 0.3` assumes sizes of 0.3 times their bound; `--gpu local` measures on a real GPU";
+    let hint = "`--sizes 0.3` assumes sizes at 0.3 of the way from their lower to their upper bound; `--gpu local` measures on a real GPU";
     (Verdict::Unknown, problem("size-read-back", message, Some(hint)))
 }
 

@@ -13,12 +13,14 @@ pub enum TooMuch {
         most: usize,
     },
     /// The text is nested too deeply.
-    #[error("line {line} is nested too deeply: an expression or a block there may be {depth} levels deep")]
+    #[error(
+        "line {line} is nested too deeply: its expressions and blocks may be more than {most} levels deep"
+    )]
     Deep {
         /// Line, from 1.
         line: usize,
         /// Maximum depth.
-        depth: usize,
+        most: usize,
     },
 }
 
@@ -119,7 +121,11 @@ fn check_depth(text: &str) -> Result<(), TooMuch> {
                 }
                 continue;
             }
-            b'\\' => at += 1,
+            // Joins the next line to this one.
+            b'\\' => {
+                at += 1;
+                line += usize::from(bytes.get(at) == Some(&b'\n'));
+            }
             b'"' | b'\'' => {
                 let start = at;
                 at = string_end(bytes, at);
@@ -162,7 +168,7 @@ fn check_depth(text: &str) -> Result<(), TooMuch> {
                 }
                 here += 1;
                 if outside + here + indent > MAX_DEPTH {
-                    return Err(TooMuch::Deep { line, depth: outside + here + indent });
+                    return Err(TooMuch::Deep { line, most: MAX_DEPTH });
                 }
                 continue;
             }
@@ -172,7 +178,7 @@ fn check_depth(text: &str) -> Result<(), TooMuch> {
             }
         }
         if outside + here + indent > MAX_DEPTH {
-            return Err(TooMuch::Deep { line, depth: outside + here + indent });
+            return Err(TooMuch::Deep { line, most: MAX_DEPTH });
         }
         at += 1;
     }
@@ -231,6 +237,8 @@ mod tests {
         for tower in ["(", "-", "not ", "x.", "x + ", "lambda: ", "f(", "[x for x in "] {
             let text = format!("a = 1\ny = {}", tower.repeat(50_000));
             assert!(matches!(measure(&text), Err(TooMuch::Deep { line: 2, .. })), "{tower}");
+            let joined = format!("a = \\\n1\ny = {}", tower.repeat(50_000));
+            assert!(matches!(measure(&joined), Err(TooMuch::Deep { line: 3, .. })), "{tower}");
         }
         let blocks: Vec<String> = (0..1000)
             .map(|depth| {

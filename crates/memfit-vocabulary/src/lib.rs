@@ -158,7 +158,7 @@ vocabulary! {
         GiantRequest = 8, "giant-request";
         /// Other programs hold memory of the GPU.
         OtherProcesses = 9, "other-processes";
-        /// Memory outside the allocator: contexts, libraries, communication.
+        /// CUDA contexts of other processes, such as workers of a loader.
         Outside = 10, "outside";
         /// The free memory is in pools that other allocations may not use.
         PrivatePools = 11, "private-pools";

@@ -164,8 +164,8 @@ class Updates:
             )
             raise StepInvalid(
                 f"{why} in the middle of its step: some parameters were updated and others were not\n"
-                "hint: go back to the last checkpoint. `foreach=False` and `fused=True` need no "
-                "temporaries, and `memfit.Step(..., backup=True)` keeps a copy on the host to restore\n"
+                "hint: go back to the last checkpoint. `fused=True` needs no temporaries, `foreach=False` "
+                "those of one parameter, and `memfit.Step(..., backup=True)` keeps a copy on the host to restore\n"
                 f"{fault.message}"
             )
         with torch.no_grad():

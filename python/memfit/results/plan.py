@@ -52,7 +52,9 @@ class PlanReport(PlanQuestions):
     wall_s: float
     """Seconds from the start to the answer."""
     interrupted: bool
-    """True if the search was interrupted."""
+    """True if the search ended early: it was interrupted, or reached its limit of runs. Without a plan there
+    is then no verdict.
+    """
     fewest_gpus: int | None = None
     """The fewest GPUs on which a run of the plan fits, if it is for several."""
     nodes: int

@@ -48,8 +48,8 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
         Err(error) => printer.error(&error),
         Ok(()) => match report.verdict {
             Some(PlanVerdict::FitsAsIs | PlanVerdict::FitsWithPlan) => Exit::Good,
-            Some(PlanVerdict::DoesNotFit) if !report.interrupted => Exit::BadNews,
-            _ => Exit::NoAnswer,
+            Some(PlanVerdict::DoesNotFit) => Exit::BadNews,
+            None => Exit::NoAnswer,
         },
     }
 }
@@ -197,6 +197,9 @@ fn find(
     };
     tries.done();
     fill_report(&found, &tries, report);
+    if found.interrupted && [MAX_RUNS, MAX_SPREAD_RUNS].contains(&found.evaluations) {
+        report.notes.push(format!("the search ended at its limit of {} runs", found.evaluations));
+    }
     if let Some(problem) = unsettled {
         report.verdict = None;
         return Err(CliError::PlanUnsettled(problem));
@@ -421,11 +424,13 @@ fn change(
 }
 
 fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
-    report.verdict = Some(match found.verdict {
-        Verdict::FitsAsIs => PlanVerdict::FitsAsIs,
-        Verdict::FitsWithPlan => PlanVerdict::FitsWithPlan,
-        Verdict::DoesNotFit => PlanVerdict::DoesNotFit,
-    });
+    report.verdict = match found.verdict {
+        Verdict::FitsAsIs => Some(PlanVerdict::FitsAsIs),
+        Verdict::FitsWithPlan => Some(PlanVerdict::FitsWithPlan),
+        // A plan that was not tried yet may fit.
+        Verdict::DoesNotFit if found.interrupted => None,
+        Verdict::DoesNotFit => Some(PlanVerdict::DoesNotFit),
+    };
     let run = |tried: &Tried, composed: bool| plan_run(tried, found, composed.then_some(tries));
     report.baseline = Some(run(&found.baseline, true));
     report.chosen = found.chosen.as_ref().map(|chosen| run(chosen, true));

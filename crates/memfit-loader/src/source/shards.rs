@@ -93,7 +93,7 @@ impl Shards {
                     length: member.length,
                     label,
                 });
-            } else if ending == "cls" && member.length <= 32 {
+            } else if ending == "cls" {
                 let text = reader.text(&member).map_err(wrong)?;
                 let label = text
                     .trim()
@@ -202,7 +202,7 @@ impl<R: Read + Seek> Members<R> {
 
     fn text(&mut self, member: &Member) -> Result<String, String> {
         if member.length > MAX_TEXT_BYTES {
-            return Err(format!("a name of {} bytes at byte {}", member.length, member.start));
+            return Err(format!("a text of {} bytes at byte {}", member.length, member.start));
         }
         self.seek(member.start)?;
         let mut bytes = vec![0; member.length as usize];
@@ -285,5 +285,8 @@ mod tests {
         assert!(error.contains("`b` has no label"), "{error}");
         let error = read(&[("a.jpg", "x"), ("a.cls", "0.5")]).unwrap_err();
         assert!(error.contains("the label of `a` is not a number: `0.5`"), "{error}");
+        let name = "a species whose name is longer than that of a number";
+        let error = read(&[("a.jpg", "x"), ("a.cls", name)]).unwrap_err();
+        assert!(error.contains("is not a number: `a species"), "{error}");
     }
 }

@@ -79,7 +79,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::FilesKept => (
             None,
-            "your files were not changed: only the script sees the files that it overwrote, renamed or removed",
+            "files that the script overwrote, renamed or removed are unchanged on your disk: only the script sees these changes",
         ),
         Remark::SyntheticData => (Unbounded, "synthetic data: {what}"),
         Remark::SyntheticWeights => {
@@ -134,7 +134,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::NotCovered => (Unbounded, "`--cover full` found no {what}"),
         Remark::Sampled => (
             Unbounded,
-            "on a real GPU the device peak is the largest of five samples a second; the other peaks are PyTorch's own counters",
+            "on a real GPU the device peak is the largest of samples that are taken every 0.2 to 2 s; the other peaks are PyTorch's own counters",
         ),
         Remark::FirstCard => (Unbounded, "only the machine's first GPU was watched"),
         Remark::Pending => (

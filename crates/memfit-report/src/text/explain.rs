@@ -117,7 +117,7 @@ pub(super) fn sentence(cause: Cause) -> &'static str {
         Cause::TwoBatchesAlive => "one step's tensors are still allocated while the next step runs",
         Cause::EvaluationWithGradients => "an evaluation saves activations that only a backward pass needs",
         Cause::FirstStepSurprise => "the optimizer allocates its state in its first step",
-        Cause::GiantRequest => "one tensor is far larger than all others",
+        Cause::GiantRequest => "one tensor, or a few of its size, take most of the memory",
         Cause::OtherProcesses => "other processes hold the GPU's memory",
         Cause::Outside => "CUDA contexts, one for each process, take the memory",
         Cause::PrivatePools => "free memory is in private pools that nothing else may use",

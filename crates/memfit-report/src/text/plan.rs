@@ -53,7 +53,7 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
         "{} runs in {:.1} s{}",
         report.evaluations,
         report.wall_s,
-        if report.interrupted { "; interrupted, so there may be a better plan" } else { "" }
+        if report.interrupted { "; ended early, so there may be a better plan" } else { "" }
     );
     out.push_str(&canvas.wrapped("tried: ", DIM, &tried));
     for line in next(report) {
@@ -75,7 +75,14 @@ fn change(out: &mut String, patch: &PlanPatch, chosen: Option<&PlanRun>, canvas:
                 (GOOD, format!("the changed script was run, and fits: {}", size(proof.peak.device_upper)))
             }
             Verdict::Oom => (BAD, "the changed script was run, and does not fit".to_owned()),
-            Verdict::Unknown | Verdict::Error => {
+            Verdict::Unknown => (
+                DOUBT,
+                format!(
+                    "the changed script was run, and used {}; it is not certain that it fits",
+                    size(proof.peak.device_upper)
+                ),
+            ),
+            Verdict::Error => {
                 (BAD, "the changed script was run, and failed for a reason other than memory".to_owned())
             }
         };
@@ -182,11 +189,11 @@ fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
         Some(PlanVerdict::FitsWithPlan) => {
             (GOOD, "FITS WITH A PLAN", format!("{of}on {place}{}", used(&report.chosen)))
         }
-        Some(PlanVerdict::DoesNotFit) if report.interrupted => {
-            (DOUBT, "NO PLAN YET", format!("for {place}: the search was interrupted"))
-        }
         Some(PlanVerdict::DoesNotFit) => {
             (BAD, "DOES NOT FIT", format!("on {place}, with any plan labelled up to `{}`", report.allow))
+        }
+        None if report.interrupted && report.problem.is_none() => {
+            (DOUBT, "NO PLAN YET", format!("for {place}: the search ended early"))
         }
         None => (BAD, "NO ANSWER", format!("for {place}")),
     };

@@ -58,6 +58,9 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
     } else {
         remedies(&mut out, report, canvas);
     }
+    for line in warnings(report) {
+        out.push_str(&canvas.wrapped("note: ", DOUBT, line));
+    }
     let advice = advice(report);
     if !advice.is_empty() {
         out.push('\n');
@@ -120,8 +123,7 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
 }
 
-/// `true` if the script ended before its first complete step for a reason other than memory. Its memory use
-/// is then not shown.
+/// Returns `true` if the script failed for a reason other than memory.
 fn failed(report: &RunReport) -> bool {
     let script = &report.script;
     let ended = script.exception.is_some() || script.exit_status.is_some() || script.signal.is_some();
@@ -434,6 +436,22 @@ fn step(time: &Time, dot: &str) -> Option<String> {
 /// milliseconds per step.
 const SMALL_STEP_MS: f64 = 5.0;
 
+/// What a script that fits may still run into.
+fn warnings(report: &RunReport) -> Vec<&'static str> {
+    let fits = report.verdict == Verdict::Fits;
+    let warnings = [
+        (
+            fits && report.oom.as_ref().is_some_and(|oom| oom.caught),
+            "the script caught an out-of-memory error: the peaks are those of what it did then, such as a smaller batch",
+        ),
+        (
+            fits && leaves_little(report.peak.device_upper, Some(report.device.capacity)),
+            "less than 2 % of the GPU is left: any other program on it (a desktop) may take that",
+        ),
+    ];
+    warnings.into_iter().filter(|(applies, _)| *applies).map(|(_, text)| text).collect()
+}
+
 /// Next steps for the user, most useful first.
 fn advice(report: &RunReport) -> Vec<String> {
     match report.verdict {
@@ -446,12 +464,6 @@ fn advice(report: &RunReport) -> Vec<String> {
 fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     let mut advice = Vec::new();
     let coverage = &report.coverage;
-    if report.oom.as_ref().is_some_and(|oom| oom.caught) {
-        advice.push(
-            "the script caught an out-of-memory error: the peaks are those of what it did then, such as a smaller batch"
-                .to_owned(),
-        );
-    }
     if let Some(growth) = Growth::of_run(report) {
         if growth.once {
             advice.push("`--steps 10` shows whether memory goes on growing".to_owned());
@@ -468,11 +480,6 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     if !coverage.not_run.is_empty() {
         advice.push(
             "`--steps 0` runs the script to its end, and with it what has not run yet; fewer epochs in the script's own settings make that shorter".to_owned(),
-        );
-    }
-    if leaves_little(report.peak.device_upper, Some(report.device.capacity)) {
-        advice.push(
-            "less than 2 % of the GPU is left: any other program on it (a desktop) may take that".to_owned(),
         );
     }
     advice
