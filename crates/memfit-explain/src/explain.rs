@@ -93,7 +93,7 @@ const REDUCE_GRAPH: [Lever; 4] =
 const NEGLIGIBLE_SHARE_DIVISOR: u64 = 100;
 
 /// Ranks the remedies of all findings. Criteria in order: sufficient; asked for by the cause; same training
-/// results; applicable automatically; no other machine and little time; largest savings.
+/// results; applicable automatically; other than activation offloading, which takes time; largest savings.
 fn rank_fixes(findings: Vec<Finding>, cause: Cause, limit: Option<u64>) -> Vec<Fix> {
     let mut fixes: Vec<(bool, Fix)> = Vec::new();
     // Memory that grows from step to step fills any freed space later.

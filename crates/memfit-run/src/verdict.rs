@@ -22,7 +22,10 @@
 //!   allocations; or after a refused call that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and the memory that this step created (optimizer
 //!   state, gradients) would not fit on top of the peak before it;
-//! * `fits`, if a stalled rank had not completed a step.
+//! * `fits`, if a stalled rank had not completed a step;
+//! * `fits`, if a run with other numbers failed where this one did not;
+//! * `fits`, if a plan held back the first optimizer step;
+//! * `fits`, if the script handled an error and ended before the requested steps.
 //!
 //! If the user chose the position of sizes between their bounds, the verdict refers to that choice, and such
 //! sizes raise no doubt.

@@ -184,7 +184,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
 }
 
 /// Number of tensors of a typical forward pass that stay, if the leaks are graphs that steps keep: many
-/// tensors of each step, and most of what its forward pass saved for the backward pass.
+/// tensors of each step, and at least two fifths of what its forward pass saved for the backward pass.
 fn kept_graph(analysis: &Analysis<'_>, leaks: &[Leak], blocks: &HashSet<u32>, now: usize) -> Option<usize> {
     let timeline = &analysis.timeline;
     let period = |life: &Life| timeline.period_of(life.block.born);
