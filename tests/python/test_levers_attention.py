@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from attention_turned import TURNED
 from memfit import _levers
 from memfit._levers import Target
 from torch import nn
@@ -195,38 +196,6 @@ def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> to
     return (product(q, k) / 2).masked_fill(CAUSAL, float("-inf")).softmax(-1) @ v
 
 
-def of_channels(turn: Callable[[torch.Tensor], torch.Tensor]) -> Body:
-    """Attention of a convolutional network, whose features are (samples, channels, places)."""
-
-    def body(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
-        queries, keys, values = (each.flatten(0, 1).transpose(1, 2).contiguous() for each in (q, k, v))
-        weights = (torch.bmm(queries.permute(0, 2, 1), keys) * 0.5).softmax(dim=2)
-        answer = torch.bmm(values, turn(weights))
-        return answer.transpose(1, 2).unflatten(0, q.shape[:2])
-
-    return body
-
-
-def both_ways(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: Seen) -> torch.Tensor:
-    weights = product(q, k).softmax(-1)
-    turned = weights.mT
-    seen.append(turned)
-    return weights @ v + (v.mT @ turned).mT + turned @ v
-
-
-def edited_then_turned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
-    scores = product(q, k)
-    turned = scores.mT
-    scores.mul_(0.5)
-    return turned.mT.softmax(-1) @ v + (v.mT @ turned).mT
-
-
-def turned_then_edited(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _seen: Seen) -> torch.Tensor:
-    scores = product(q, k)
-    scores.mT.masked_fill_(CAUSAL.T, float("-inf"))
-    return scores.softmax(-1) @ v
-
-
 @torch.jit.script
 def scripted(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.softmax(scores * 2.0, -1) @ v
@@ -310,23 +279,6 @@ CASES = [
     Case("two least numbers", formed(lambda s: s.masked_fill(CAUSAL, -1e9).masked_fill(PAIRS, -2e9))),
     Case("a bias and a mask", formed(lambda s: (s + SLOPES).masked_fill(CAUSAL, float("-inf"))), used=True),
     Case("a bias and a least number", formed(lambda s: (s + SLOPES).masked_fill(PAIRS, -1e9))),
-    Case("channels, transposed", of_channels(lambda w: w.transpose(1, 2)), used=True),
-    Case(
-        "channels, transposed by dimensions from the end",
-        of_channels(lambda w: w.swapaxes(-1, -2)),
-        used=True,
-    ),
-    Case("channels, permuted", of_channels(lambda w: w.permute(0, 2, 1)), used=True),
-    Case("channels, permuted by a list", of_channels(lambda w: torch.permute(w, [0, 2, 1])), used=True),
-    Case("channels, as matrices", of_channels(lambda w: w.mT), used=True),
-    Case("channels, transposed three times", of_channels(lambda w: w.mT.mT.mT), used=True),
-    Case("channels, not transposed", of_channels(lambda w: w)),
-    Case("channels, samples and places exchanged", of_channels(lambda w: w.mT.permute(0, 1, 2))),
-    Case("channels, scaled after the transposition", of_channels(lambda w: w.mT * 2.0)),
-    Case("channels, autocast", of_channels(lambda w: w.permute(0, 2, 1)), used=True, autocast=True),
-    Case("weights and their transposition", both_ways, used=True),
-    Case("an edit after the transposition", edited_then_turned, used=True),
-    Case("an edit of the transposition", turned_then_edited),
     Case("a softmax in fp64", lambda q, k, v, _: product(q, k).softmax(-1, dtype=torch.float64).float() @ v),
     Case("weights in half", lambda q, k, v, _: product(q, k).softmax(-1).to(torch.bfloat16).float() @ v),
     Case("dropout that is off", weighted(lambda w: functional.dropout(w, 0.5, training=False)), used=True),
@@ -348,6 +300,7 @@ CASES = [
         autocast=True,
     ),
     Case("autocast, weights that leave", also_seen, used=True, autocast=True),
+    *(Case(name, body, used, autocast) for name, body, used, autocast in TURNED),
 ]
 
 

@@ -2,6 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 
+use memfit_vocabulary::launcher_words;
+
 /// The placeholder for the batch size in a command.
 const PLACEHOLDER: &str = "{batch}";
 /// Options and configuration keys that hold a batch size, without dashes and with underscores.
@@ -51,7 +53,7 @@ impl Arguments {
 
     /// The number of processes that the command's launcher starts; `None` if it is not a launcher.
     pub fn processes(&self) -> Option<u32> {
-        self.launches().then(|| self.value_of(&[PROCESSES_NAME])).flatten()
+        launcher_words(&self.0).is_some().then(|| self.value_of(&[PROCESSES_NAME])).flatten()
     }
 
     /// The same command with another batch size; `None` keeps its own.
@@ -74,16 +76,7 @@ impl Arguments {
 
     /// The same command with a launcher that starts `count` processes; `None` if it is not a launcher.
     pub fn with_processes(&self, count: u32) -> Option<Self> {
-        self.launches().then(|| self.with_value(&[PROCESSES_NAME], &count.to_string())).flatten()
-    }
-
-    /// Returns `true` if the command is a launcher of PyTorch.
-    fn launches(&self) -> bool {
-        let ends = |word: &OsString, name: &str| {
-            std::path::Path::new(word).file_name().is_some_and(|file| file == name)
-        };
-        self.0.first().is_some_and(|word| ends(word, "torchrun"))
-            || self.0.get(1..3).is_some_and(|words| words == ["-m", "torch.distributed.run"])
+        launcher_words(&self.0).and_then(|_| self.with_value(&[PROCESSES_NAME], &count.to_string()))
     }
 
     fn value_of<T: std::str::FromStr>(&self, names: &[&str]) -> Option<T> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use memfit_explain::{LineBytes, at_peak, fullest_device, lines_at_peak};
 use memfit_recording::Recording;
 use memfit_report::wire::{Peak, RunReport};
+use memfit_vocabulary::installed_path;
 use serde::{Deserialize, Serialize};
 
 /// Reciprocal of the minimum share of the peak for a line or module to be stored.
@@ -97,8 +98,8 @@ impl Roots {
         if let Ok(inside) = Path::new(file).strip_prefix(&self.own) {
             return inside.to_string_lossy().into_owned();
         }
-        match file.rsplit_once("site-packages/") {
-            Some((_, package)) => format!("site-packages/{package}"),
+        match installed_path(file) {
+            Some(package) => format!("site-packages/{package}"),
             None => file.to_owned(),
         }
     }
@@ -108,7 +109,7 @@ impl Roots {
     fn is_of_other(&self, file: &str) -> bool {
         let outside = !Path::new(file).starts_with(&self.own);
         let of_other = self.other.as_ref().is_some_and(|other| Path::new(file).starts_with(other));
-        outside && of_other && !file.contains("site-packages/")
+        outside && of_other && installed_path(file).is_none()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Overrides for a what-if run: blocks selected by line, category or module are dropped, scaled, or freed at
+//! Overrides for a replay: blocks selected by line, category or module are dropped, scaled, or freed at
 //! the end of their step.
 
 use std::collections::{BTreeMap, HashMap};
@@ -93,7 +93,7 @@ pub enum Effect {
     EachStep,
 }
 
-/// Override for a what-if run.
+/// Override for a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Selected blocks.

@@ -209,7 +209,7 @@ pub(crate) fn training_refusal(text: &OomText) -> Option<Refused> {
 
 /// User code lines of the traceback, innermost first.
 fn user_lines(text: &OomText) -> Vec<Line> {
-    let frames = text.frames.iter().rev().filter(|frame| crate::origins::is_user_file(&frame.file));
+    let frames = text.frames.iter().rev().filter(|frame| memfit_vocabulary::is_user_file(&frame.file));
     let line = |frame: &LogFrame| Line {
         file: frame.file.clone(),
         line: frame.line,

@@ -9,7 +9,7 @@
 //! each would have saved; where possible, a replay of the recorded calls proves the effect.
 //!
 //! A remedy is a lever and the lines that it applies to. The source edit is made or refused by
-//! `memfit-patch`: this crate neither reads nor edits source.
+//! `memfit-patch`: this crate reads source only through its `Code`, and edits none.
 //!
 //! This crate knows neither terminals nor files: it turns a recording into facts, and others render them.
 
@@ -47,7 +47,6 @@ pub use explanation::{
 pub use holders::Holder;
 pub use memfit_allocator::Release;
 pub use memfit_patch::Change as SourceChange;
-pub use origins::is_user_file;
 pub use out_of_memory::{OutOfMemory, out_of_memory};
 pub use peak_lines::{LineBytes, fullest_device, lines_at_peak, user_files};
 pub use recorded::{ExplainError, ExplainOverrides, explain_recording, explain_source};

@@ -1,6 +1,7 @@
 //! Interpretation of call stacks: the user's lines, and the role of the library frames above them.
 
 use memfit_recording::{Frame, StackId, TextId, Track};
+use memfit_vocabulary::is_user_file;
 
 /// Line of user code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -255,48 +256,6 @@ const fn strength(role: Role) -> u8 {
     }
 }
 
-/// Returns `true` if a file is user code, not a library, Python's own or native code.
-pub fn is_user_file(file: &str) -> bool {
-    let of_library = [
-        "/site-packages/",
-        "/dist-packages/",
-        "/lib/python3",
-        "/memfit_probe/",
-        // Compiler output, and PyTorch in a source checkout.
-        "/torchinductor_",
-        "/torch/_dynamo/",
-        "/torch/_inductor/",
-        "/torch/_functorch/",
-        "/torch/autograd/",
-        "/torch/nn/modules/",
-        "\\site-packages\\",
-        "\\lib\\",
-    ];
-    // Cells of older notebooks.
-    if file.starts_with("<ipython-input") {
-        return true;
-    }
-    is_python(file)
-        && !file.starts_with('<')
-        && !of_library.iter().any(|part| file.contains(part))
-        && !file.starts_with("torch/")
-        && !file.contains("frozen ")
-}
-
-/// Returns `true` if a file contains Python. With `stacks="all"`, PyTorch's default, stacks also have native
-/// frames of source files, objects, libraries and the interpreter; a Python script without an extension is
-/// distinguished from these by its name.
-fn is_python(file: &str) -> bool {
-    const ENDINGS: [&str; 3] = ["py", "pyw", "ipynb"];
-    let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
-    match name.rsplit_once('.') {
-        Some((_, ending)) => ENDINGS.contains(&ending),
-        None => {
-            !name.is_empty() && name != "??" && !name.starts_with("python") && !name.starts_with("pt_main")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,44 +365,6 @@ mod tests {
             ("/v/site-packages/torch/nn/functional.py", "linear", (false, false, false, false)),
         ] {
             assert_eq!(of(file, name), expected, "{file}, {name}");
-        }
-    }
-
-    #[test]
-    fn files_of_libraries_and_of_python_are_not_the_users() {
-        for file in [
-            "",
-            "<string>",
-            "<frozen runpy>",
-            "??",
-            "/v/lib/python3.11/threading.py",
-            "/x/libc10_cuda.so",
-            "torch/csrc/autograd/engine.cpp",
-            "/me/miniconda3/envs/x/bin/python3.11",
-            "/usr/bin/python",
-            "thread48.o",
-            "../sysdeps/x86_64/start.S",
-            "./nptl/pthread_create.c",
-            "/build/glibc/csu/../sysdeps/nptl/libc_start_call_main.h",
-            "/usr/local/src/conda/python-3.11.5/Python/ceval.c",
-            "/me/ext/attention.cxx",
-            "/lib/x86_64-linux-gnu/libc.so.6",
-            "/tmp/torchinductor_me/ab/cabcdefg.py",
-            "/home/me/pytorch/torch/nn/modules/linear.py",
-        ] {
-            assert!(!is_user_file(file), "{file}");
-        }
-        for file in [
-            "train.py",
-            "/home/me/models/net.py",
-            "C:\\work\\train.py",
-            "/content/notebook.ipynb",
-            "/me/bin/train",
-            "/tmp/ipykernel_4711/1234567.py",
-            "<ipython-input-7-5c2ea9b3d1f0>",
-            "/me/torchling/a.py",
-        ] {
-            assert!(is_user_file(file), "{file}");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use memfit_vocabulary::format_size;
+
 /// Error of an image or of a loader.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -33,8 +35,8 @@ pub enum LoaderError {
     /// A single image exceeds the budget.
     #[error(
         "decoding {width}x{height} {format} takes {}, more than the {} that are there for it",
-        size(*needs),
-        size(*has)
+        format_size(*needs),
+        format_size(*has)
     )]
     Oversize {
         /// Format.
@@ -145,16 +147,4 @@ impl LoaderError {
             _ => None,
         }
     }
-}
-
-/// Formats a size with a binary unit.
-fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB"] {
-        if value < 1024.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.2} GiB")
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memfit_vocabulary::{release, shell_word};
+use memfit_vocabulary::{launcher_words, release, shell_word};
 
 use crate::plan::Plan;
 
@@ -187,8 +187,8 @@ struct Training {
 fn script(command: &[String]) -> Result<Training, LaunchError> {
     let (program, rest) = command.split_first().ok_or(LaunchError::NoCommand)?;
     let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-    if ["torchrun", "accelerate", "deepspeed", "srun", "mpirun"].contains(&name.as_ref())
-        || rest.iter().any(|word| word == "torch.distributed.run")
+    if ["accelerate", "deepspeed", "srun", "mpirun"].contains(&name.as_ref())
+        || launcher_words(command).is_some()
     {
         return Err(LaunchError::IsLauncher { program: name.into_owned() });
     }

@@ -3,6 +3,7 @@
 //! missing terminal.
 
 use memfit_report::wire::{Exception, Problem};
+use memfit_vocabulary::installed_path;
 
 use crate::stand_ins::Given;
 use crate::{Card, attention, downloads, hub, older, own_modules, traceback};
@@ -154,13 +155,10 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
 /// compiled part that building it would have added.
 fn is_part_of_importer(module: &str, exception: &Exception) -> bool {
     let file = traceback::raising_file(&exception.traceback).unwrap_or_default();
-    let importer = INSTALLED.iter().find_map(|part| file.rsplit_once(part)).map_or("", |(_, path)| path);
+    let importer = installed_path(file).unwrap_or_default();
     let package = importer.split('/').next().unwrap_or_default();
     !package.is_empty() && module.strip_prefix(package).is_some_and(|rest| rest.starts_with('_'))
 }
-
-/// Parts of the paths of installed packages.
-const INSTALLED: &[&str] = &["/site-packages/", "/dist-packages/"];
 
 /// The dynamic linker's words about a name that a library expects of another.
 const NO_SYMBOL: &str = "undefined symbol: ";
@@ -174,10 +172,7 @@ fn built_for_another(ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
     if !TORCH_NAMES.iter().any(|name| symbol.contains(name)) {
         return None;
     }
-    let installed = INSTALLED
-        .iter()
-        .find_map(|part| before.rsplit_once(part))
-        .and_then(|(_, path)| path.split(['/', '.']).next());
+    let installed = installed_path(before).and_then(|path| path.split(['/', '.']).next());
     let package = installed.map_or_else(|| "a package".to_owned(), |package| format!("`{package}`"));
     let torch = ran.torch.map_or_else(|| "this one".to_owned(), |torch| format!("PyTorch {torch}"));
     let python = ran.interpreter.unwrap_or("python");

@@ -1,7 +1,9 @@
 //! PyTorch's launchers on one machine: the script, and the number of its processes.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+
+use memfit_vocabulary::launcher_words;
 
 use crate::environment::Command;
 
@@ -90,13 +92,10 @@ pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
 
 /// Arguments after the launcher's own name.
 fn arguments(command: &Command) -> Option<&[OsString]> {
-    if command.program.file_name().is_some_and(|name| name == "torchrun") {
-        return Some(&command.args);
-    }
-    match command.args.as_slice() {
-        [option, module, rest @ ..] if option == "-m" && module == "torch.distributed.run" => Some(rest),
-        _ => None,
-    }
+    let words: Vec<&OsStr> = std::iter::once(command.program.as_os_str())
+        .chain(command.args.iter().map(OsString::as_os_str))
+        .collect();
+    launcher_words(&words).and_then(|before| command.args.get(before - 1..))
 }
 
 #[cfg(test)]

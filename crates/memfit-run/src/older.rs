@@ -2,6 +2,7 @@
 
 use memfit_channel::message::Gone;
 use memfit_report::wire::Exception;
+use memfit_vocabulary::installed_path;
 
 use crate::{newer, own_modules, renamed, traceback};
 
@@ -220,7 +221,7 @@ fn gone_from_package(exception: &Exception) -> Option<String> {
             "SciPy no longer has `{name}`, nor has any release for today's Python: Pillow and imageio have such functions"
         ));
     }
-    let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|part| path.contains(part));
+    let is_installed = installed_path(path).is_some();
     if let Some(own) =
         own_modules::shadowed(module, Some(name), &exception.traceback).filter(|_| is_installed)
     {

@@ -107,8 +107,8 @@ impl Outcome {
         }
     }
 
-    /// This run as it would have been on the request's GPU, which has index `gpu_index` among the GPUs that were
-    /// timed in it.
+    /// This run as it would have been on the request's GPU, which has index `gpu_index` among the GPUs that
+    /// were timed in it.
     #[must_use]
     pub fn on_other_gpu(&self, request: &Request, replayed: Replayed, gpu_index: usize) -> Self {
         let mut outcome = self.with_gpu_of(request, (replayed.allocated, replayed.reserved), gpu_index);
@@ -175,8 +175,8 @@ fn scaled(counted: u64, own: Interval, there: u64) -> u64 {
     }
 }
 
-/// Clock readings of the GPU with index `gpu_index` among those that were timed during a run; empty if that clock
-/// does not represent the GPU. The shares of the kinds of work are those of the run itself.
+/// Clock readings of the GPU with index `gpu_index` among those that were timed during a run; empty if that
+/// clock does not represent the GPU. The shares of the kinds of work are those of the run itself.
 fn marks_on_gpu(rank: &RankFacts, gpu_index: usize) -> Vec<ClockMark> {
     let (Some(first), Some(last)) = (rank.marks.first(), rank.marks.last()) else { return Vec::new() };
     let elapsed = |reading: fn(&ClockMark, usize) -> Option<u64>, gpu_index: usize| {

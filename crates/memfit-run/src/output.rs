@@ -134,7 +134,7 @@ fn interrupted_line(text: &str) -> Option<(bool, String)> {
             is_reported.then(|| (file, format!("{file}:{number} in {function}")))
         })
         .collect();
-    let own = frames.iter().find(|(file, _)| traceback::is_user_file(file));
+    let own = frames.iter().find(|(file, _)| memfit_vocabulary::is_user_file(file));
     own.or(frames.first()).map(|(_, place)| (own.is_some(), place.clone()))
 }
 

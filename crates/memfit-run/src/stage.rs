@@ -39,7 +39,7 @@ pub(crate) struct Stage {
     environment: Vec<(&'static str, Option<OsString>)>,
 }
 
-/// Overrides for a what-if run; the user's own files are not touched.
+/// Overrides for a further run of the script; the user's own files are not touched.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Environment variables: a value to set, or `None` to remove the variable.

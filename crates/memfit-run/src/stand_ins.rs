@@ -140,9 +140,9 @@ fn called(given: Given<'_>, traceback: &str) -> Option<StandIn> {
         let fetched = calls.iter().skip_while(|(file, _)| !file.ends_with(FETCH)).skip(1);
         let in_graphs = calls.iter().any(|(file, _)| GRAPHS.iter().any(|part| file.contains(part)));
         let own = given.data_set.is_some()
-            || fetched
-                .clone()
-                .any(|(file, function)| OWN_METHODS.contains(function) && traceback::is_user_file(file));
+            || fetched.clone().any(|(file, function)| {
+                OWN_METHODS.contains(function) && memfit_vocabulary::is_user_file(file)
+            });
         (own && !in_graphs).then_some(StandIn::Samples)
     })
 }
@@ -153,7 +153,8 @@ fn opens_weights(exception: &Exception) -> bool {
     let raised = traceback::raising_source(&exception.traceback);
     exception.r#type == "FileNotFoundError"
         && path.is_some_and(|(path, _)| WEIGHT_FILES.iter().any(|end| path.ends_with(end)))
-        && raised.is_some_and(|(file, source)| traceback::is_user_file(&file) && source.contains("open("))
+        && raised
+            .is_some_and(|(file, source)| memfit_vocabulary::is_user_file(&file) && source.contains("open("))
 }
 
 /// Returns `true` if a configuration, a tokenizer or a processor was looked for: no option replaces those.

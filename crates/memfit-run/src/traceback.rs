@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use memfit_report::wire::Exception;
+use memfit_vocabulary::is_user_file;
 
 /// Prefix of the messages of exceptions that memfit raises in the script.
 pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
@@ -40,14 +41,6 @@ pub(crate) fn user_folders(traceback: &str) -> impl Iterator<Item = &Path> {
 
 fn user_frames(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, String)> {
     traceback.lines().filter_map(frame).filter(|(file, _)| is_user_file(file))
-}
-
-/// Returns `true` for a file of the script's own.
-pub(crate) fn is_user_file(file: &str) -> bool {
-    let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
-    // Cython names its sources by their paths in the library's own repository.
-    let compiled = !file.starts_with('/') && [".pyx", ".pxd", ".pxi"].iter().any(|end| file.ends_with(end));
-    !library && !compiled && !file.starts_with('<')
 }
 
 /// File, and place as `train.py:12 in main`, of a frame's line in a traceback.

@@ -1,145 +1,41 @@
-//! Checks that dependencies between crates point in one direction.
+//! Checks that dependencies between crates are those in ARCHITECTURE.md, and point in one direction.
 
 mod common;
 
-use std::{collections::BTreeMap, fs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
-/// Each crate with the memfit crates that it may depend on. A crate that is missing here is an error.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("memfit-devices", &[]),
-    ("memfit-vocabulary", &[]),
-    ("memfit-channel", &["memfit-devices"]),
-    ("memfit-prototypes", &[]),
-    ("memfit-abi", &[]),
-    ("memfit-kernels", &["memfit-abi", "memfit-channel", "memfit-devices", "memfit-vocabulary"]),
-    (
-        "memfit-cuda",
-        &[
-            "memfit-abi",
-            "memfit-kernels",
-            "memfit-devices",
-            "memfit-vocabulary",
-            "memfit-channel",
-            "memfit-prototypes",
-        ],
-    ),
-    (
-        "memfit-cuda-libraries",
-        &[
-            "memfit-abi",
-            "memfit-cuda",
-            "memfit-kernels",
-            "memfit-devices",
-            "memfit-channel",
-            "memfit-prototypes",
-            "memfit-vocabulary",
-        ],
-    ),
-    ("memfit-vgpu", &["memfit-abi", "memfit-cuda", "memfit-cuda-libraries", "memfit-prototypes"]),
-    ("memfit-nvml", &["memfit-abi", "memfit-devices", "memfit-channel", "memfit-prototypes"]),
-    ("memfit-overlay", &["memfit-channel"]),
-    ("memfit-watch", &["memfit-vocabulary", "memfit-channel", "memfit-overlay"]),
-    ("memfit-recording", &["memfit-vocabulary", "memfit-channel"]),
-    ("memfit-allocator", &["memfit-vocabulary", "memfit-recording"]),
-    ("memfit-plan", &["memfit-vocabulary"]),
-    ("memfit-source", &[]),
-    ("memfit-patch", &["memfit-vocabulary", "memfit-plan", "memfit-source"]),
-    ("memfit-explain", &["memfit-allocator", "memfit-patch", "memfit-vocabulary", "memfit-recording"]),
-    ("memfit-lint", &["memfit-source"]),
-    (
-        "memfit-server",
-        &[
-            "memfit-explain",
-            "memfit-lint",
-            "memfit-recording",
-            "memfit-report",
-            "memfit-source",
-            "memfit-vocabulary",
-        ],
-    ),
-    (
-        "memfit-report",
-        &[
-            "memfit-devices",
-            "memfit-vocabulary",
-            "memfit-lint",
-            "memfit-plan",
-            "memfit-recording",
-            "memfit-explain",
-        ],
-    ),
-    ("memfit-view", &["memfit-vocabulary", "memfit-recording", "memfit-explain"]),
-    ("memfit-train", &["memfit-vocabulary"]),
-    ("memfit-loader", &[]),
-    (
-        "memfit-run",
-        &[
-            "memfit-channel",
-            "memfit-devices",
-            "memfit-explain",
-            "memfit-recording",
-            "memfit-report",
-            "memfit-vocabulary",
-        ],
-    ),
-    (
-        "memfit-cards",
-        &[
-            "memfit-allocator",
-            "memfit-channel",
-            "memfit-devices",
-            "memfit-explain",
-            "memfit-kernels",
-            "memfit-recording",
-            "memfit-report",
-            "memfit-run",
-            "memfit-vocabulary",
-        ],
-    ),
-    ("memfit-shrink", &["memfit-report", "memfit-vocabulary"]),
-    ("memfit-ci", &["memfit-devices", "memfit-explain", "memfit-recording", "memfit-report"]),
-    ("memfit-container", &[]),
-    (
-        "memfit-cli",
-        &[
-            "memfit-allocator",
-            "memfit-cards",
-            "memfit-ci",
-            "memfit-container",
-            "memfit-view",
-            "memfit-devices",
-            "memfit-vocabulary",
-            "memfit-channel",
-            "memfit-lint",
-            "memfit-patch",
-            "memfit-plan",
-            "memfit-loader",
-            "memfit-recording",
-            "memfit-explain",
-            "memfit-report",
-            "memfit-run",
-            "memfit-server",
-            "memfit-shrink",
-        ],
-    ),
-    (
-        "memfit-py",
-        &[
-            "memfit-allocator",
-            "memfit-cli",
-            "memfit-devices",
-            "memfit-vocabulary",
-            "memfit-loader",
-            "memfit-plan",
-            "memfit-recording",
-            "memfit-report",
-            "memfit-train",
-        ],
-    ),
-    ("memfit-tidy", &[]),
-];
+/// The line of ARCHITECTURE.md before the list of arrows.
+const HEADING: &str = "Each crate with the crates that it uses";
+/// Separates a crate from those that it uses.
+const ARROW: char = '◀';
 
-fn dependencies() -> BTreeMap<String, Vec<String>> {
+/// Crates with the crates that they use, in order.
+type Arrows = Vec<(String, BTreeSet<String>)>;
+
+fn listed() -> Arrows {
+    let text = common::text("ARCHITECTURE.md".as_ref()).expect("there is an ARCHITECTURE.md");
+    let (_, rest) = text.split_once(HEADING).expect("the list has a heading");
+    let block = rest.split("```").nth(1).expect("the list is a block");
+    let names = |text: &str| -> Vec<String> {
+        text.split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .map(|name| format!("memfit-{name}"))
+            .collect()
+    };
+    block
+        .lines()
+        .flat_map(|line| match line.split_once(ARROW) {
+            Some((name, used)) => {
+                vec![(format!("memfit-{}", name.trim()), names(used).into_iter().collect())]
+            }
+            None => names(line).into_iter().map(|name| (name, BTreeSet::new())).collect(),
+        })
+        .collect()
+}
+
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(common::root().join("crates")).expect("there are crates") {
         let manifest = entry.expect("a crate can be listed").path().join("Cargo.toml");
@@ -159,27 +55,33 @@ fn dependencies() -> BTreeMap<String, Vec<String>> {
 }
 
 #[test]
-fn every_crate_knows_only_what_it_may() {
-    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
-    for (name, known) in dependencies() {
-        let allowed =
-            allowed.get(name.as_str()).unwrap_or_else(|| panic!("{name} is not in the list of arrows"));
-        for dependency in known {
-            assert!(allowed.contains(&dependency.as_str()), "{name} must not know {dependency}");
-        }
-    }
-}
-
-#[test]
-fn the_list_names_no_crate_that_is_gone() {
+fn the_crates_use_what_the_architecture_says() {
+    let listed: BTreeMap<_, _> = listed().into_iter().collect();
     let found = dependencies();
-    for (name, _) in ARROWS {
-        assert!(found.contains_key(*name), "{name} is in the list of arrows and not in crates/");
+    for (name, used) in &found {
+        let named =
+            listed.get(name).unwrap_or_else(|| panic!("{name} is not in the list of ARCHITECTURE.md"));
+        assert_eq!(named, used, "{name}: ARCHITECTURE.md (left) and the manifest (right)");
+    }
+    for name in listed.keys() {
+        assert!(found.contains_key(name), "{name} is in ARCHITECTURE.md and not in crates/");
     }
 }
 
 #[test]
-fn the_architecture_names_every_crate() {
+fn a_crate_uses_only_crates_of_earlier_lines() {
+    let mut before = BTreeSet::new();
+    for (name, used) in listed() {
+        for other in used {
+            assert!(before.contains(&other), "{name} uses {other}, which comes later");
+        }
+        before.insert(name);
+    }
+    assert!(before.len() > 20, "{before:?}");
+}
+
+#[test]
+fn the_architecture_describes_every_crate() {
     let architecture = common::text("ARCHITECTURE.md".as_ref()).expect("there is an ARCHITECTURE.md");
     for name in dependencies().keys() {
         assert!(architecture.contains(&format!("`{name}`")), "ARCHITECTURE.md does not name `{name}`");

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use memfit_explain::is_user_file;
+use memfit_vocabulary::is_user_file;
 
 use crate::columns::Columns;
 

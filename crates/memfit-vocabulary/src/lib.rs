@@ -6,6 +6,8 @@
 
 mod assumption;
 mod declaration;
+mod files;
+mod launcher;
 mod levers;
 mod parallel;
 mod release;
@@ -23,6 +25,8 @@ pub use assumption::Assumption;
 pub use declaration::{
     Declaration, Docs, Framework, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage,
 };
+pub use files::{installed_path, is_user_file};
+pub use launcher::launcher_words;
 pub use levers::Lever;
 pub use parallel::{Bound, Parallel, Schedule};
 pub use release::release;
@@ -187,10 +191,10 @@ impl Label {
     /// The effect on a training run, in a few words.
     pub const fn meaning(self) -> &'static str {
         match self {
-            Self::Exact => "the same mathematics",
-            Self::Rounding => "the same mathematics; results differ by rounding",
-            Self::Precision => "the same training in fewer bits",
-            Self::ChangesTraining => "training results change",
+            Self::Exact => "same results",
+            Self::Rounding => "results differ by rounding",
+            Self::Precision => "lower precision",
+            Self::ChangesTraining => "changes the training",
         }
     }
 }

@@ -1,4 +1,6 @@
-"""Runs cells of a notebook as one script, each under its own name. Imports nothing of memfit."""
+"""Runs cells of a notebook as one script, with a file name for each cell. Imports memfit only if a variable
+of earlier cells holds one of its results.
+"""
 
 import ast
 import asyncio

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .. import _core
 from .._levers.variables import variables
 from .holding import Holder, frames, holders
 
@@ -33,7 +34,7 @@ class Growing:
         grown = _by_name(holders(device.type)) - (self._before or Counter())
         places = dict(_variables())
         texts = [
-            f"`{name}` grew by {size / 2**20:.1f} MiB{_line(name, places)}"
+            f"`{name}` grew by {_core.format_size(int(size))}{_line(name, places)}"
             for name, size in grown.most_common(_MAX_NAMES)
             if not name.startswith("(")
         ]

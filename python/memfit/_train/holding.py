@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .. import _core
 from .._errors import chained
 from .._levers.variables import variables
 
@@ -28,7 +29,9 @@ class Holder:
     device: str
 
     def __str__(self) -> str:
-        return f"{self.bytes / 2**20:10.1f} MiB  {self.name}  {list(self.shape)} {self.dtype}  {self.where}"
+        return (
+            f"{_core.format_size(self.bytes):>14}  {self.name}  {list(self.shape)} {self.dtype}  {self.where}"
+        )
 
 
 def holders(device: torch.device | str | None = None, *, least: int = 0) -> list[Holder]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from .batches import Batch
 from .loading import LoaderState
 from .randomness import RandomState
@@ -14,8 +15,8 @@ from .randomness import RandomState
 if TYPE_CHECKING:
     from .step import Step
 
-# Number of shapes that are run, with the smallest and the largest; they bound the need of all shapes in
-# between.
+# Number of shapes that are run, with the smallest and the largest, besides the costliest one; they bound the
+# need of all shapes in between.
 _MAX_SHAPES = 4
 
 
@@ -52,7 +53,7 @@ class Probe:
         )
         if self.peak is None or self.budget is None:
             return text
-        return f"{text}: at most {self.peak / 2**30:.2f} GiB of {self.budget / 2**30:.2f} GiB"
+        return f"{text}: at most {_core.format_size(self.peak)} of {_core.format_size(self.budget)}"
 
 
 def probe_loader(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> Probe:

@@ -44,7 +44,7 @@ def describe_memory(
     )
     rest = max(meter.base - whole - states, 0)
     held = [
-        f"{_size(size)} {what}"
+        f"{_core.format_size(size)} {what}"
         for size, what in (
             (whole, "of parameters"),
             (states, "of optimizer state"),
@@ -55,8 +55,11 @@ def describe_memory(
     ]
     lines = [f"the device held {', '.join(held)}"] if held else []
     if missing:
-        lines.append(f"the failed allocation needed at least {_size(missing)} more")
-    named = [f"`{lever}` ({_core.lever_label(lever)}, about {_size(saves)})" for lever, saves, _ in remedies]
+        lines.append(f"the failed allocation needed at least {_core.format_size(missing)} more")
+    named = [
+        f"`{lever}` ({_core.lever_label(lever)}, about {_core.format_size(saves)})"
+        for lever, saves, _ in remedies
+    ]
     enough = [text for text, (_, _, suffices) in zip(named, remedies, strict=True) if suffices and missing]
     if enough:
         lines.append(f"each of these alone saves more than that: {', '.join(enough[:_MAX_LEVERS])}")
@@ -73,10 +76,3 @@ def smaller_batch(items: int) -> str:
         "rates are usually lowered with the batch size (linearly for SGD, by the square root for Adam); "
         "memfit changes none of them"
     )
-
-
-def _size(size: int) -> str:
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / 2**power:.1f} {unit}"
-    return f"{size} B"

@@ -54,7 +54,7 @@ class Watch:
             self._leak_warned = True
             each, left = leak
             warn(
-                f"memory in use grows by {each / 2**20:.1f} MiB per step"
+                f"memory in use grows by {_core.format_size(int(each))} per step"
                 + (f", and will run out in {left} steps" if left is not None else "")
                 + self._growing.describe(device)
             )

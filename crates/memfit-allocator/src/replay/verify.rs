@@ -76,8 +76,8 @@ pub(super) fn replay_trace(
 /// Number of states that are taken from the rest of a trace that is no longer replayed.
 const STATES: usize = 64;
 
-/// Follows the rest of a trace that deviates too often: no call is predicted, and the allocator's state is taken
-/// from the trace after each failed request and at regular intervals.
+/// Follows the rest of a trace that deviates too often: no call is predicted, and the allocator's state is
+/// taken from the trace after each failed request and at regular intervals.
 fn follow_without_replay<'trace>(
     snapshot: &'trace Snapshot,
     device: usize,

@@ -3,11 +3,10 @@
 
 use memfit_report::wire::{Exception, Problem};
 use memfit_run::Facts;
+use memfit_vocabulary::is_user_file;
 
 /// Longer messages are truncated.
 const MAX_CHARS: usize = 200;
-/// Folders of library code.
-const LIBRARIES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python", "/memfit_"];
 
 /// The reason of a failure; `None` if unknown.
 pub(crate) fn failure_reason(facts: &Facts, problem: Option<&Problem>) -> Option<String> {
@@ -35,7 +34,7 @@ fn describe(exception: &Exception) -> String {
 /// The innermost line of user code in a traceback, otherwise the innermost line.
 fn line(traceback: &str) -> Option<String> {
     let frames = || traceback.lines().rev().filter_map(frame);
-    let own = frames().find(|(file, _)| !LIBRARIES.iter().any(|folder| file.contains(folder)));
+    let own = frames().find(|(file, _)| is_user_file(file));
     let (file, number) = own.or_else(|| frames().next())?;
     let name = file.rsplit('/').next().unwrap_or(file);
     Some(format!("{name}, line {number}"))

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use memfit_patch::{spread, unified_diff};
 use memfit_plan::{Expected, Plan};
+use memfit_report::text::size;
 use memfit_report::wire::{FixProof, PatchNumbers, PlanPatch, RejectedLever, Verdict};
 use memfit_run::{LoneRank, Request};
 use memfit_vocabulary::Lever;
@@ -78,14 +79,12 @@ fn refuted(verdict: Verdict, found: u64, planned: u64) -> Option<String> {
     if verdict != Verdict::Fits {
         return Some("was not confirmed to fit".to_owned());
     }
-    let (found, planned) = (found as f64, planned as f64);
-    let apart = (found - planned).abs() / planned.max(1.0);
-    let gib = f64::from(1 << 30);
+    let apart = found.abs_diff(planned) as f64 / planned.max(1) as f64;
     (apart > MAX_APART).then(|| {
         format!(
-            "takes {:.2} GiB at its peak where the plan, applied by memfit, takes {:.2} GiB",
-            found / gib,
-            planned / gib
+            "takes {} at its peak where the plan, applied by memfit, takes {}",
+            size(found),
+            size(planned)
         )
     })
 }

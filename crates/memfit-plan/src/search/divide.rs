@@ -17,8 +17,8 @@ use crate::trial::{Candidate, Outcome, Room, Trial};
 
 /// Ratio of measured to predicted step time from which offloading counts as not overlapping.
 const UNHIDDEN_RATIO: f64 = 1.2;
-/// Maximum number of wrong predictions for a variant.
-const MAX_WRONG_PREDICTIONS: usize = 12;
+/// Maximum number of candidates that are run for a variant, in the order of their predicted times.
+const MAX_CANDIDATES: usize = 12;
 /// Relative gain in time that is worth a run.
 pub(super) const MIN_REL_GAIN: f64 = 0.01;
 /// Maximum runs of a variant for candidates that are predicted to be slower but could be faster.
@@ -104,7 +104,7 @@ impl<T: Trial> Search<'_, T> {
         let mut division = self.division(base, whole)?;
         self.learn_from_all_recomputed(&mut division, base, whole);
         let mut best = None;
-        for _ in 0..MAX_WRONG_PREDICTIONS {
+        for _ in 0..MAX_CANDIDATES {
             let budget = self.limits.budget;
             let Some(prediction) = division.next(base, whole, budget, bar) else { break };
             let candidate = candidate(base, whole, &prediction, batch);

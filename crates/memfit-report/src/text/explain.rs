@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 use memfit_explain::{NO_FIGURES, NO_HISTORY, NO_PERIODS};
-use memfit_vocabulary::{Cause, Label, Phase, Proof, one_line};
+use memfit_vocabulary::{Cause, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::growth::MAX_STEPS;
@@ -248,7 +248,7 @@ pub(super) fn fixes(
             let _ = write!(head, ": saves {}{how}", size(fix.saves));
         }
         let verified = fix.label == fix.lever.label();
-        let results = if verified { results(fix.label) } else { "results: not verified" };
+        let results = if verified { fix.label.meaning() } else { "results: not verified" };
         for part in [results, enough] {
             if !part.is_empty() {
                 head += canvas.dot();
@@ -332,16 +332,6 @@ fn places(diff: &str) -> Vec<(u32, Vec<&str>)> {
     places
 }
 
-/// What a remedy does to the results of the training.
-const fn results(label: Label) -> &'static str {
-    match label {
-        Label::Exact => "same results",
-        Label::Rounding => "results differ by rounding",
-        Label::Precision => "lower precision",
-        Label::ChangesTraining => "changes the training",
-    }
-}
-
 /// Result of the run that tried a remedy.
 fn proven(proof: &FixProof) -> String {
     let device = size(proof.peak.device_upper);
@@ -417,7 +407,7 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
 
 #[cfg(test)]
 mod tests {
-    use memfit_vocabulary::Lever;
+    use memfit_vocabulary::{Label, Lever};
 
     use super::*;
     use crate::wire::{ExplainEnvironment, Peak};

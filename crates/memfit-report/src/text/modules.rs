@@ -51,7 +51,8 @@ fn repeated(modules: &[ModuleBytes]) -> Vec<Vec<&ModuleBytes>> {
     groups
 }
 
-/// A module's name, taken apart at its numbers: `layers.3.norm1` has the texts `layers.`, `.norm` and nothing.
+/// A module's name, taken apart at its numbers: `layers.3.norm1` has the texts `layers.`, `.norm` and an
+/// empty one.
 struct Pattern<'a> {
     texts: Vec<&'a str>,
     numbers: Vec<&'a str>,

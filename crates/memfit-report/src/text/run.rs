@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use memfit_explain::Release;
-use memfit_vocabulary::{Category, Phase, Remark};
+use memfit_vocabulary::{Category, Phase, Remark, installed_path, is_user_file};
 
 use super::assumed;
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
@@ -81,24 +81,17 @@ fn stack(out: &mut String, frames: &[String], canvas: Canvas) {
                 let _ = writeln!(out, "    {}", paint(DIM, "which called libraries, innermost first:"));
             }
         }
-        let frame = if in_library { without_packages_folder(frame) } else { from_here(frame) };
+        // The folder of installed packages says little and takes much room.
+        let frame = installed_path(frame).filter(|_| in_library).unwrap_or_else(|| from_here(frame));
         let line = canvas.shortened(&format!("at {frame}"), canvas.columns() - 4);
         let _ = writeln!(out, "    {}", paint(DIM, &line));
     }
 }
 
-/// A library's frame without the folder in which packages are installed, which says little and takes much
-/// room.
-fn without_packages_folder(frame: &str) -> &str {
-    PACKAGES.iter().find_map(|folder| frame.split_once(folder)).map_or(frame, |(_, rest)| rest)
-}
-
-/// Folders in which packages are installed.
-const PACKAGES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
-
 /// Returns `true` if a frame belongs to Python or to an installed package.
 fn is_library(frame: &str) -> bool {
-    frame.starts_with('<') || PACKAGES.iter().chain(&["/lib/python3"]).any(|part| frame.contains(part))
+    let file = frame.rsplit_once(':').map_or(frame, |(file, _)| file);
+    !is_user_file(file)
 }
 
 /// Reason why memory ran out, and remedies.

@@ -88,8 +88,8 @@ pub(super) fn matrix_product<'e>(
     }
 }
 
-/// Matches `k.transpose(-2, -1)`, `k.permute(0, 2, 1)` or `k.mT`, and returns `k`, and the number of dimensions
-/// if the call shows it.
+/// Matches `k.transpose(-2, -1)`, `k.permute(0, 2, 1)` or `k.mT`, and returns `k`, and the number of
+/// dimensions if the call shows it.
 pub(super) fn transposed<'e>(script: &Script, of: &'e Expression) -> Option<(&'e Expression, Option<u8>)> {
     if let Kind::Attribute { of, name } = &of.kind {
         return (name == "mT").then_some((&**of, None));
