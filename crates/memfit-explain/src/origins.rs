@@ -260,6 +260,7 @@ pub fn is_user_file(file: &str) -> bool {
     let of_library = [
         "/site-packages/",
         "/dist-packages/",
+        "/lib/python2",
         "/lib/python3",
         "/memfit_probe/",
         // Compiler output, and PyTorch in a source checkout.
@@ -271,7 +272,15 @@ pub fn is_user_file(file: &str) -> bool {
         "/torch/nn/modules/",
         "\\site-packages\\",
         "\\lib\\",
+        "\\Lib\\",
     ];
+    // The interpreter for Windows that needs no installation names its library's files without a folder.
+    let of_interpreter = ["threading.py", "contextlib.py", "runpy.py", "selectors.py"];
+    let is_launcher = |file: &str| {
+        ["/bin/torchrun", "/bin/accelerate", "/bin/accelerate-launch", "/bin/deepspeed"]
+            .iter()
+            .any(|launcher| file.ends_with(launcher))
+    };
     // Cells of older notebooks.
     if file.starts_with("<ipython-input") {
         return true;
@@ -280,6 +289,8 @@ pub fn is_user_file(file: &str) -> bool {
         && !file.starts_with('<')
         && !of_library.iter().any(|part| file.contains(part))
         && !file.starts_with("torch/")
+        && !of_interpreter.contains(&file)
+        && !is_launcher(file)
         && !file.contains("frozen ")
 }
 
@@ -430,6 +441,10 @@ mod tests {
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/tmp/torchinductor_me/ab/cabcdefg.py",
             "/home/me/pytorch/torch/nn/modules/linear.py",
+            "/v/lib/python2.7/Queue.py",
+            "D:\\conda\\Lib\\asyncio\\events.py",
+            "threading.py",
+            "/v/bin/torchrun",
         ] {
             assert!(!is_user_file(file), "{file}");
         }
