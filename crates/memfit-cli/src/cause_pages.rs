@@ -69,6 +69,7 @@ const fn source(cause: Cause) -> &'static str {
         Cause::SettingThatHurts => page!("setting-that-hurts"),
         Cause::DoesNotFit => page!("does-not-fit"),
         Cause::GrowingCache => page!("growing-cache"),
+        Cause::HostMemory => page!("host-memory"),
     }
 }
 

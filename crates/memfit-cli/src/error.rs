@@ -155,7 +155,7 @@ pub enum CliError {
     #[error(transparent)]
     NoMatchingBlocks(#[from] NoMatchingBlocks),
     /// The file has an unknown format or is damaged.
-    #[error("`{}` cannot be read", path.display())]
+    #[error("`{}` {}", path.display(), if matches!(**source, OpenError::Elsewhere { .. }) { "has no error that memfit explains" } else { "cannot be read" })]
     Unopenable {
         /// The file.
         path: PathBuf,

@@ -31,7 +31,13 @@ pub struct Explanation {
 }
 
 /// Gap of a message that says only that memory ran out.
-pub const NO_FIGURES: &str = "the message does not say how much memory was requested, in use or free, so the cause is unknown: a step that is too large, a leak, fragmentation, other processes";
+pub const NO_FIGURES: &str = "the message does not say how much memory was requested, in use or free, so the cause is unknown: a step that is too large, a leak, fragmentation, other processes. `nvidia-smi` shows whether other processes use the GPU; if the script runs with half the batch, it needs too much itself";
+/// Gap of a process that was ended: the log does not say why.
+pub const ENDED: &str = "the log does not say why the process was ended; a scheduler or a person may have done it. `dmesg -T | grep -i -E \"oom|killed process\"` on the host shows whether the kernel did it for lack of memory; `kubectl describe pod` or `sacct` shows it of a container or job";
+/// Gap of a message that ends before its figures do.
+pub const CUT_OFF: &str = "the message is cut off: how much memory PyTorch held is not in it, so the cause is unknown. A log with the whole message says more";
+/// Gap of a message of a GPU that was not full.
+pub const HAD_ROOM: &str = "other reasons for a refusal are: on Windows, a page file that is too small; a limit on the host's memory or address space (a container, `ulimit -v`); another process that took the memory and ended at that moment; a driver that limits the size of one allocation";
 /// Gap of a snapshot that was taken without a history.
 pub const NO_HISTORY: &str = "no allocations were recorded, only the blocks in use at one moment; `torch.cuda.memory._record_memory_history()` at the start of the script records them";
 /// Gap of a history in which neither steps nor passes can be told apart.

@@ -41,8 +41,8 @@ pub use composition::{Composition, ModuleBytes, at_peak, composition_at, peak_mo
 pub use conditions::Conditions;
 pub use explain::explain;
 pub use explanation::{
-    Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, LeakFacts, Line, MomentFacts, NO_FIGURES,
-    NO_HISTORY, NO_PERIODS,
+    Apply, CUT_OFF, ConsideredCause, ENDED, Explanation, Fact, Fix, Fragmentation, HAD_ROOM, LeakFacts, Line,
+    MomentFacts, NO_FIGURES, NO_HISTORY, NO_PERIODS,
 };
 pub use holders::Holder;
 pub use memfit_allocator::Release;

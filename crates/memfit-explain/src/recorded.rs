@@ -6,7 +6,7 @@ use memfit_recording::{MomentKind, Recording, Snapshot, Source, Track};
 use crate::case::{Card, Case, OtherProcess};
 use crate::conditions::Conditions;
 use crate::explanation::Explanation;
-use crate::from_text::explain_text;
+use crate::from_text::explain_texts;
 use crate::others::other_process;
 use crate::timeline::MAX_BYTES;
 
@@ -50,8 +50,7 @@ pub fn explain_source(
     match input {
         Source::Snapshot(snapshot) => explain_snapshot(asked, snapshot, source),
         Source::Recording(recording) => explain_recording(asked, recording, source),
-        // The last error ended the run.
-        Source::Texts(texts) => Ok(texts.last().map_or_else(|| Explanation::without_events(0), explain_text)),
+        Source::Texts(texts) => Ok(explain_texts(texts)),
     }
 }
 

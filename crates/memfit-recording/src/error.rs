@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::SnapshotError;
+use crate::{Elsewhere, SnapshotError};
 
 /// Maximum number of nested compression layers.
 pub(crate) const MAX_LAYERS: u32 = 3;
@@ -110,6 +110,14 @@ pub enum OpenError {
         /// Number of lines searched.
         lines: u64,
     },
+    /// The text has an error of memory that is not PyTorch's device memory.
+    #[error("the error on line {line} is {}", what.name())]
+    Elsewhere {
+        /// Memory that ran out.
+        what: Elsewhere,
+        /// Line of the text, counted from 1.
+        line: u64,
+    },
     /// The format is unknown.
     #[error("this is not a file that memfit can read")]
     Unknown,
@@ -123,12 +131,40 @@ impl OpenError {
             Self::Recording(error) => error.hint(),
             Self::Packed(_) => Some("unpack it first, or compress it with gzip, zstd or xz"),
             Self::NoError { .. } => Some(
-                "`memfit explain` needs a log with the traceback of an `OutOfMemoryError`; other verbs need a recording or a snapshot",
+                "`memfit explain` needs a log with the message of an out-of-memory error, of the GPU or of the host; other verbs need a recording or a snapshot",
             ),
+            Self::Elsewhere { what, .. } => Some(what.hint()),
             Self::Unknown | Self::Empty => Some(
                 "memfit reads memory snapshots of PyTorch, its own recordings, profiler traces, exports of Nsight Systems, and logs",
             ),
             _ => None,
+        }
+    }
+}
+
+impl Elsewhere {
+    /// Name of the memory and of what used it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::KernelSharedMemory => {
+                "about the shared memory inside the GPU's multiprocessors, which a Triton kernel exceeds: the GPU's memory did not run out"
+            }
+            Self::TensorFlow => "TensorFlow's, and memfit explains PyTorch's",
+            Self::Jax => "JAX's, and memfit explains PyTorch's",
+        }
+    }
+
+    const fn hint(self) -> &'static str {
+        match self {
+            Self::KernelSharedMemory => {
+                "a smaller batch does not help: use smaller block sizes or fewer `num_stages` in the kernel, a release of its library that supports this GPU, or a GPU with more shared memory per block"
+            }
+            Self::TensorFlow => {
+                "try a smaller batch; `tf.config.experimental.set_memory_growth` leaves memory to other processes"
+            }
+            Self::Jax => {
+                "try a smaller batch or `jax.checkpoint`; JAX reserves most of the GPU at the start, unless XLA_PYTHON_CLIENT_PREALLOCATE=false is set"
+            }
         }
     }
 }

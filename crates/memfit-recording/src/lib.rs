@@ -35,7 +35,7 @@ mod unknown;
 pub use error::{OpenError, RecordingError};
 pub use export::{RowFormat, Rows, Writer, write_chrome, write_perfetto, write_rows};
 pub use file::{Amendment, Limits, MAGIC, Part, RecordingReader, RecordingWriter, VERSION};
-pub use oom_text::{Advice, Amount, Figures, LogFrame, OomKind, OomText, find as find_oom_texts};
+pub use oom_text::{Advice, Amount, Elsewhere, Figures, LogFrame, OomKind, OomText, find as find_oom_texts};
 pub use origin::{Origin, OriginKind, Recording, Trial};
 pub use outline::{Outline, OutlinePoint};
 pub use pickle::{PickleError, PickleErrorKind, PickleLimits};

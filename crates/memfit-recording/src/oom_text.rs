@@ -3,14 +3,16 @@
 //! This module knows the grammar of the messages and how to find them. It does not know their causes.
 
 mod amount;
+mod beginnings;
 mod log;
 mod message;
+mod prefix;
 #[cfg(test)]
 mod tests;
 
 pub use amount::Amount;
 pub use log::find;
-pub(crate) use log::find_counting;
+pub(crate) use log::{Searched, search};
 
 /// Out-of-memory error found in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct OomText {
     pub line: u64,
     /// Rank of the process that printed it, if the log names it.
     pub rank: Option<u32>,
+    /// A worker of a server for language models printed it.
+    pub is_of_server: bool,
     /// Number of times that the same rank printed the same message.
     pub count: u64,
     /// Figures of the message.
@@ -58,8 +62,33 @@ pub enum OomKind {
     Nccl,
     /// Another library of NVIDIA's: cuSOLVER, cuSPARSE, cuFFT.
     OtherLibrary,
-    /// The host's memory ran out, not the GPU's.
+    /// PyTorch's allocator failed while it composed its message: NVML did not answer.
+    Unreported,
+    /// PyTorch's allocator for Apple's GPUs could not serve a request.
+    Mps,
+    /// A server for language models found too little memory for its own settings.
+    Serving,
+    /// The host's memory ran out, not the GPU's: an allocation failed.
     Host,
+    /// A process was killed (SIGKILL), or a worker is gone: mostly the kernel's answer to a lack of host
+    /// memory.
+    Killed,
+    /// The kernel, a container, a scheduler or Ray ended a process because of its host memory.
+    HostLimit,
+    /// The host's shared memory (`/dev/shm`) was full.
+    SharedMemory,
+}
+
+/// Memory that ran out elsewhere: not in PyTorch, and not the device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Elsewhere {
+    /// A Triton kernel needs more shared memory than one multiprocessor of the GPU has.
+    KernelSharedMemory,
+    /// TensorFlow ran out of device memory.
+    TensorFlow,
+    /// JAX ran out of device memory.
+    Jax,
 }
 
 impl OomKind {
@@ -70,8 +99,14 @@ impl OomKind {
             Self::Cublas | Self::Cudnn | Self::OtherLibrary | Self::Nccl => {
                 message::names_allocation(message)
             }
+            Self::Killed | Self::Unreported => false,
             _ => true,
         }
+    }
+
+    /// Returns `true` if the error concerns the host's memory.
+    pub const fn is_of_host(self) -> bool {
+        matches!(self, Self::Host | Self::Killed | Self::HostLimit | Self::SharedMemory)
     }
 }
 

@@ -9,7 +9,7 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
 use crate::error::{MAX_LAYERS, OpenError};
-use crate::oom_text::{self, OomText};
+use crate::oom_text::{self, OomText, Searched};
 use crate::snapshot::Problem;
 use crate::{Limits, MAGIC, PickleLimits, Recording, Snapshot};
 use crate::{nsight, trace};
@@ -123,11 +123,12 @@ impl Read for Failed {
 }
 
 fn texts(text: impl BufRead) -> Result<(Source, Vec<Problem>), OpenError> {
-    let (found, lines) = oom_text::find_counting(text)?;
-    if found.is_empty() {
-        return Err(OpenError::NoError { lines });
+    let Searched { found, lines, elsewhere } = oom_text::search(text)?;
+    match elsewhere {
+        _ if !found.is_empty() => Ok((Source::Texts(found), Vec::new())),
+        Some((what, line)) => Err(OpenError::Elsewhere { what, line }),
+        None => Err(OpenError::NoError { lines }),
     }
-    Ok((Source::Texts(found), Vec::new()))
 }
 
 /// Format of a file.

@@ -25,7 +25,12 @@ pub fn is_user_file(file: &str) -> bool {
         "/torch/nn/modules/",
         "\\site-packages\\",
         "\\lib\\",
+        "\\Lib\\",
     ];
+    // The interpreter for Windows that needs no installation names its library's files without a folder.
+    let of_interpreter = ["threading.py", "contextlib.py", "runpy.py", "selectors.py"];
+    let launchers = ["/bin/torchrun", "/bin/accelerate", "/bin/accelerate-launch", "/bin/deepspeed"];
+    let is_launcher = |file: &str| launchers.iter().any(|launcher| file.ends_with(launcher));
     // Cells of older notebooks.
     if file.starts_with("<ipython-input") {
         return true;
@@ -35,6 +40,8 @@ pub fn is_user_file(file: &str) -> bool {
         && !file.starts_with('<')
         && !of_library.iter().any(|part| file.contains(part))
         && !file.starts_with("torch/")
+        && !of_interpreter.contains(&file)
+        && !is_launcher(file)
         && !file.contains("frozen ")
 }
 
@@ -80,6 +87,10 @@ mod tests {
             "/usr/lib/python3/dist-packages/torch/cuda/memory.py",
             "/tmp/memfit-1/probe/memfit_levers/wrapping.py",
             "pandas/_libs/parsers.pyx",
+            "/v/lib/python2.7/Queue.py",
+            "D:\\conda\\Lib\\asyncio\\events.py",
+            "threading.py",
+            "/v/bin/torchrun",
         ] {
             assert!(!is_user_file(file), "{file}");
         }

@@ -172,6 +172,8 @@ vocabulary! {
         DoesNotFit = 13, "does-not-fit";
         /// A tensor is replaced by a larger one each time, and both exist at once.
         GrowingCache = 14, "growing-cache";
+        /// The host's memory ran out, not the GPU's.
+        HostMemory = 15, "host-memory";
     }
 }
 

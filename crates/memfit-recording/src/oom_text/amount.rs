@@ -68,8 +68,19 @@ fn clamp(value: u128) -> u64 {
 }
 
 /// Units as PyTorch prints them.
-const UNITS: [(&str, u64); 6] =
-    [("bytes", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("B", 1)];
+const UNITS: [(&str, u64); 10] = [
+    ("bytes", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    // Releases up to 2.6 print the binary units of Apple's GPUs in this way.
+    ("KB", 1 << 10),
+    ("MB", 1 << 20),
+    ("GB", 1 << 30),
+    ("TB", 1 << 40),
+    ("B", 1),
+];
 
 #[cfg(test)]
 mod tests {

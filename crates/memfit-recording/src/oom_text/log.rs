@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead};
 
-use super::{LogFrame, OomKind, OomText, message};
+use super::prefix::{Speaker, split_speaker};
+use super::{Elsewhere, LogFrame, OomKind, OomText, beginnings, message};
 
 /// Longest line that is searched as a whole.
 const MAX_LINE_BYTES: usize = 1 << 20;
@@ -18,11 +19,21 @@ const MAX_RANKS: usize = 65_536;
 
 /// Finds all out-of-memory errors in a text, in order. A message that the same rank repeats is returned once.
 pub fn find(text: impl BufRead) -> io::Result<Vec<OomText>> {
-    find_counting(text).map(|(found, _)| found)
+    search(text).map(|searched| searched.found)
 }
 
-/// Finds all errors as [`find`] does, and counts the lines searched.
-pub(crate) fn find_counting(mut text: impl BufRead) -> io::Result<(Vec<OomText>, u64)> {
+/// What a search found.
+pub(crate) struct Searched {
+    /// All errors, in order.
+    pub(crate) found: Vec<OomText>,
+    /// Number of lines searched.
+    pub(crate) lines: u64,
+    /// First error of another kind of memory, with its line.
+    pub(crate) elsewhere: Option<(Elsewhere, u64)>,
+}
+
+/// Finds all errors as [`find`] does, and what else the text has to say about memory.
+pub(crate) fn search(mut text: impl BufRead) -> io::Result<Searched> {
     let mut search = Search::default();
     let mut raw = Vec::new();
     loop {
@@ -42,7 +53,8 @@ pub(crate) fn find_counting(mut text: impl BufRead) -> io::Result<(Vec<OomText>,
         }
     }
     search.end_message();
-    Ok((search.found, search.number))
+    search.end_traceback();
+    Ok(Searched { found: search.found, lines: search.number, elsewhere: search.elsewhere })
 }
 
 /// Reads one line and drops the part beyond the maximum length. Returns the number of bytes consumed.
@@ -92,8 +104,11 @@ fn without_colours(text: &str) -> String {
 struct Search {
     number: u64,
     found: Vec<OomText>,
-    /// Unfinished tracebacks by rank.
-    tracebacks: HashMap<Option<u32>, Vec<LogFrame>>,
+    elsewhere: Option<(Elsewhere, u64)>,
+    /// Rank of the entry in torchrun's summary of failed processes that is being read.
+    summary_rank: Option<u32>,
+    /// Unfinished tracebacks by process.
+    tracebacks: HashMap<Speaker, Vec<LogFrame>>,
     /// Message that may continue on the next line, with the parts collected so far.
     open: Option<Open>,
 }
@@ -102,35 +117,55 @@ struct Open {
     kind: OomKind,
     message: String,
     line: u64,
-    rank: Option<u32>,
+    speaker: Speaker,
     parts: usize,
+}
+
+impl Open {
+    /// Returns `true` if a line of a process may continue this message. The lines of a broken message carry
+    /// the prefix of the first one, or none.
+    fn continues(&self, speaker: Speaker, line: &str) -> bool {
+        (self.speaker == speaker || speaker == Speaker::default())
+            && self.parts < MAX_MESSAGE_LINES
+            && !message::is_whole(self.kind, &self.message)
+            && !is_traceback(line)
+            && (!message::is_bare(&self.message) || line.starts_with("Tried to allocate"))
+    }
 }
 
 impl Search {
     fn process_line(&mut self, line: &str) {
-        let (rank, line) = rank_of(line);
+        let (speaker, line) = split_speaker(line);
         // Some loggers draw a box around tracebacks.
         let line =
             line.trim_matches(|character: char| "│╭╰─╮╯|".contains(character) || character.is_whitespace());
-        if let Some((at, kind)) = message::find_beginning(line) {
+        let is_rest = self
+            .open
+            .as_ref()
+            .is_some_and(|open| message::is_bare(&open.message) && open.continues(speaker, line));
+        if let Some((at, kind)) = beginnings::find(line).filter(|_| !is_rest) {
             self.end_message();
             let start = if kind == OomKind::CudaMallocAsync {
                 line.find("Allocation on device").unwrap_or(at)
             } else {
                 message_start(kind, line, at)
             };
-            self.open =
-                Some(Open { kind, message: line[start..].to_owned(), line: self.number, rank, parts: 1 });
-        } else if let Some(open) = &mut self.open
-            && open.rank == rank
-            && open.parts < MAX_MESSAGE_LINES
-            && !message::is_whole(open.kind, &open.message)
-        {
+            let message = line[start..].to_owned();
+            self.open = Some(Open { kind, message, line: self.number, speaker, parts: 1 });
+        } else if let Some(open) = self.open.as_mut().filter(|open| open.continues(speaker, line)) {
             open.parts += 1;
             open.message.push(' ');
             open.message.push_str(line.trim_start());
         } else {
-            self.process_traceback(rank, line);
+            // The lines of other processes may come between those of a broken message.
+            if self.open.as_ref().is_some_and(|open| open.speaker == speaker) {
+                self.end_message();
+            }
+            if self.elsewhere.is_none() {
+                self.elsewhere = beginnings::find_elsewhere(line).map(|what| (what, self.number));
+            }
+            self.summary_rank = message::rank_of_summary(line).or(self.summary_rank);
+            self.process_traceback(speaker, line);
             return;
         }
         if self.open.as_ref().is_some_and(|open| message::is_whole(open.kind, &open.message)) {
@@ -139,10 +174,21 @@ impl Search {
     }
 
     fn end_message(&mut self) {
-        let Some(Open { kind, message, line, rank, .. }) = self.open.take() else { return };
+        let Some(Open { kind, message, line, speaker, .. }) = self.open.take() else { return };
+        let rank = speaker.rank.or(self.summary_rank.take_if(|_| kind.is_of_host()));
         let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
         let message = without_trailer(&message).to_owned();
-        let frames = self.tracebacks.remove(&rank).unwrap_or_default();
+        let frames = self.tracebacks.remove(&speaker).unwrap_or_default();
+        // The launcher reports the end of a process more than once.
+        let process = message::process(&message).filter(|_| kind.is_of_host());
+        if process.is_some() && !message.contains("exited unexpectedly") {
+            let reported =
+                |found: &&mut OomText| found.kind == kind && message::process(&found.message) == process;
+            if let Some(found) = self.found.iter_mut().find(reported) {
+                found.rank = found.rank.or(rank);
+                return;
+            }
+        }
         let same = self.found.iter_mut().find(|found| found.rank == rank && found.message == message);
         if let Some(same) = same {
             same.count += 1;
@@ -153,13 +199,41 @@ impl Search {
         }
         if self.found.len() < MAX_MESSAGES {
             let figures = message::figures(kind, &message);
+            // The parent's report of a worker's end follows the reason: its traceback has the script's lines.
+            if let Some(reason) = self.found.last_mut().filter(|last| {
+                message.contains("exited unexpectedly") && last.kind.is_of_host() && last.rank == rank
+            }) {
+                reason.frames = frames;
+                return;
+            }
             let advice = message::advice(&message);
-            self.found.push(OomText { kind, message, line, rank, count: 1, figures, advice, frames });
+            self.found.push(OomText {
+                kind,
+                message,
+                line,
+                rank,
+                is_of_server: speaker.is_server,
+                count: 1,
+                figures,
+                advice,
+                frames,
+            });
         }
     }
 
-    fn process_traceback(&mut self, rank: Option<u32>, line: &str) {
-        if line.starts_with("Traceback (most recent call last)") {
+    /// Gives a traceback that the log breaks off to the loader worker's end that caused it.
+    fn end_traceback(&mut self) {
+        let of_loader = |last: &&mut OomText| last.message.contains("DataLoader worker");
+        if let Some(last) = self.found.last_mut().filter(of_loader) {
+            let mut tracebacks = self.tracebacks.iter();
+            if let Some((_, frames)) = tracebacks.find(|(speaker, _)| speaker.rank == last.rank) {
+                last.frames.clone_from(frames);
+            }
+        }
+    }
+
+    fn process_traceback(&mut self, rank: Speaker, line: &str) {
+        if line.contains("Traceback (most recent call last)") {
             self.tracebacks.remove(&rank);
         } else if let Some(number) = arrow(line) {
             // Older versions of IPython print the line number below the file name.
@@ -198,38 +272,24 @@ fn without_trailer(message: &str) -> &str {
     &message[..end]
 }
 
-/// Splits a rank prefix from a line.
-fn rank_of(line: &str) -> (Option<u32>, &str) {
-    let trimmed = line.trim_start();
-    // `[rank3]: …` of PyTorch, `[default3]:…` of torchrun, `[Rank 3] …`.
-    for opening in ["[rank", "[Rank ", "[RANK ", "[default", "[RANK", "[Rank"] {
-        if let Some((digits, rest)) = trimmed.strip_prefix(opening).and_then(|rest| rest.split_once(']'))
-            && let Ok(rank) = digits.trim().parse()
-        {
-            return (Some(rank), rest.strip_prefix(':').unwrap_or(rest));
-        }
+/// Returns `true` for a line of a traceback, which ends a message.
+fn is_traceback(line: &str) -> bool {
+    line.starts_with("Traceback (most recent call last)") || python_frame(line).is_some()
+}
+
+/// Parses `File "train.py", line 3, in main`, which a logger may have put behind a time and a name.
+fn python_frame(line: &str) -> Option<(&str, &str)> {
+    let (before, rest) = line.split_once("File \"")?;
+    if before.contains('"') {
+        return None;
     }
-    // `[1,3]<stderr>:…` of mpirun.
-    if let Some((pair, rest)) = trimmed.strip_prefix('[').and_then(|rest| rest.split_once("]<std"))
-        && let Some(Ok(rank)) = pair.split_once(',').map(|(_, rank)| rank.trim().parse())
-    {
-        return (Some(rank), rest.split_once(">:").map_or(rest, |(_, rest)| rest));
-    }
-    // `3: …` of `srun --label`.
-    if let Some((digits, rest)) = trimmed.split_once(": ")
-        && digits.len() <= 5
-        && let Ok(rank) = digits.parse()
-    {
-        return (Some(rank), rest);
-    }
-    (None, line)
+    rest.split_once("\", line ")
 }
 
 /// Parses a traceback line, in the format of Python or of IPython.
 fn frame(line: &str) -> Option<LogFrame> {
     let line = line.trim_start();
-    if let Some(rest) = line.strip_prefix("File \"") {
-        let (file, rest) = rest.split_once("\", line ")?;
+    if let Some((file, rest)) = python_frame(line) {
         let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
         let function = rest[digits..].strip_prefix(", in ").unwrap_or("");
         return Some(LogFrame {
@@ -255,8 +315,11 @@ fn frame(line: &str) -> Option<LogFrame> {
             function: function.split('(').next().unwrap_or("").to_owned(),
         });
     }
-    // Older versions of IPython: `<ipython-input-3-abc> in step(x)`, `~/train.py in forward(self, x)`.
+    // Older versions of IPython: `<ipython-input-3-abc> in step(x)`, `~/train.py in forward(self, x)`. Colab
+    // makes the file a link.
     let (file, function) = line.split_once(" in ")?;
+    let link = file.strip_prefix('[').and_then(|link| link.split_once("](http"));
+    let file = link.map_or(file, |(file, _)| file);
     let is_file = std::path::Path::new(file).extension().is_some_and(|extension| extension == "py");
     if is_file && !file.contains(' ') || file.starts_with("<ipython-input-") {
         let function = function.split('(').next().unwrap_or("").trim().to_owned();

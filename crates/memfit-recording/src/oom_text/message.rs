@@ -1,60 +1,6 @@
-//! Parser of a single message: its kind and its figures.
+//! Parser of a single message: its figures, and where it ends.
 
 use super::{Advice, Amount, Figures, OomKind};
-
-/// Beginnings of messages, in order of precedence on a line.
-const BEGINNINGS: [(&str, OomKind); 29] = [
-    ("CUDA out of memory. Allocation was preemptively rejected", OomKind::FractionExceeded),
-    ("CUDA out of memory. Tried to allocate more than 1EB", OomKind::Absurd),
-    ("CUDA out of memory. Tried to allocate", OomKind::CachingAllocator),
-    ("HIP out of memory. Tried to allocate", OomKind::CachingAllocator),
-    ("XPU out of memory. Tried to allocate", OomKind::CachingAllocator),
-    ("CUDA out of memory", OomKind::CachingAllocator),
-    ("would exceed allowed memory. (out of memory)", OomKind::CudaMallocAsync),
-    ("The custom allocator backing this MemPool returned nullptr", OomKind::MemPool),
-    ("CUBLAS_STATUS_ALLOC_FAILED", OomKind::Cublas),
-    ("CUBLAS_STATUS_NOT_INITIALIZED", OomKind::Cublas),
-    ("CUDNN_STATUS_ALLOC_FAILED", OomKind::Cudnn),
-    ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", OomKind::Cudnn),
-    ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", OomKind::Host),
-    ("CUDNN_STATUS_NOT_INITIALIZED", OomKind::Cudnn),
-    ("Unable to find a valid cuDNN algorithm to run convolution", OomKind::Cudnn),
-    ("was unable to find an engine to execute this computation", OomKind::Cudnn),
-    ("CUSOLVER_STATUS_ALLOC_FAILED", OomKind::OtherLibrary),
-    ("CUSPARSE_STATUS_ALLOC_FAILED", OomKind::OtherLibrary),
-    ("CUSPARSE_STATUS_INSUFFICIENT_RESOURCES", OomKind::OtherLibrary),
-    ("CUFFT_ALLOC_FAILED", OomKind::OtherLibrary),
-    ("Failed to CUDA calloc", OomKind::Nccl),
-    ("Failed to CUDA host alloc", OomKind::Nccl),
-    ("Cuda failure 2 'out of memory'", OomKind::Nccl),
-    ("Cuda failure 'out of memory'", OomKind::Nccl),
-    ("CUDA error: out of memory", OomKind::Cuda),
-    ("CUDA driver error: out of memory", OomKind::Cuda),
-    ("CUDA_ERROR_OUT_OF_MEMORY", OomKind::Cuda),
-    ("cudaErrorMemoryAllocation", OomKind::Cuda),
-    ("DefaultCPUAllocator: can't allocate memory", OomKind::Host),
-];
-
-/// Finds the beginning of a message on a line, with its kind.
-pub(super) fn find_beginning(line: &str) -> Option<(usize, OomKind)> {
-    // A cheap test first: nearly all lines of a log contain none of these words.
-    if !(line.contains("memory")
-        || line.contains("MEMORY")
-        || line.contains("STATUS_")
-        || line.contains("cuDNN"))
-        && !(line.contains("alloc")
-            || line.contains("ALLOC")
-            || line.contains("engine")
-            || line.contains("Memory"))
-    {
-        return None;
-    }
-    // Explanatory text that the runtime prints below the error itself.
-    if line.contains("Search for `cuda") {
-        return None;
-    }
-    BEGINNINGS.iter().find_map(|(find_beginning, kind)| Some((line.find(find_beginning)?, *kind)))
-}
 
 /// Returns `true` if a message names a failed allocation, and not only a frequent consequence of one.
 pub(super) const fn names_allocation(message: &str) -> bool {
@@ -78,6 +24,22 @@ const fn contains(text: &[u8], part: &[u8]) -> bool {
     false
 }
 
+/// Process that a launcher or a loader reports.
+pub(super) fn process(message: &str) -> Option<u32> {
+    ["(pid: ", "PID ", "(pid ", "(pid(s) "].iter().find_map(|words| number_after(message, words))
+}
+
+/// Rank of an entry in torchrun's summary: `rank      : 3 (local_rank: 3)`.
+pub(super) fn rank_of_summary(line: &str) -> Option<u32> {
+    let rest = line.trim_start().strip_prefix("rank")?.trim_start().strip_prefix(':')?;
+    rest.contains("local_rank").then(|| number_after(rest.trim_start(), ""))?
+}
+
+/// Returns `true` for a message of the allocator without anything behind its first words.
+pub(super) fn is_bare(message: &str) -> bool {
+    message.trim_end().trim_end_matches('.') == "CUDA out of memory"
+}
+
 /// Returns `true` if a message is complete. Terminals and log viewers break long messages into several lines.
 pub(super) fn is_whole(kind: OomKind, message: &str) -> bool {
     match kind {
@@ -85,8 +47,13 @@ pub(super) fn is_whole(kind: OomKind, message: &str) -> bool {
             message.contains("reserved in total by PyTorch)") || message.contains(" cached)")
         }
         OomKind::CachingAllocator => {
-            !message.contains("Tried to allocate") || message.contains("reserved by PyTorch but unallocated.")
+            (!message.contains("Tried to allocate") && !is_bare(message))
+                || message.contains("reserved by PyTorch but unallocated.")
         }
+        OomKind::Mps => message.contains(" on private pool") || message.contains(" on shared pool"),
+        OomKind::HostLimit => !message.contains("node running low on memory") || message.contains(" / "),
+        // A program printed the first words alone.
+        OomKind::CudaMallocAsync if !message.contains("would exceed") => true,
         OomKind::CudaMallocAsync => message.contains("PyTorch limit") && message.matches(" : ").count() >= 4,
         _ => true,
     }
@@ -109,14 +76,37 @@ pub(super) fn figures(kind: OomKind, message: &str) -> Figures {
             allowed: amount_after(message, "memory fraction) : "),
             ..Figures::default()
         },
+        // Allocations of the process outside of PyTorch's own count towards the limit.
+        OomKind::Mps => Figures {
+            requested: amount_after(message, "Tried to allocate "),
+            allocated: amount_after(message, "MPS allocated: "),
+            this_process: amount_after(message, "MPS allocated: ")
+                .zip(amount_after(message, "other allocations: "))
+                .map(|(own, other)| own + other),
+            allowed: amount_after(message, "max allowed: "),
+            ..Figures::default()
+        },
         OomKind::Nccl => Figures {
+            // `node:4242:4250 [1] …`: the device of the process.
+            device: message
+                .split_once(" [")
+                .and_then(|(_, rest)| rest.split_once(']'))
+                .and_then(|(device, _)| device.parse().ok()),
             requested: amount_after(message, "Failed to CUDA calloc async ")
                 .or_else(|| amount_after(message, "Failed to CUDA calloc ")),
             ..Figures::default()
         },
-        OomKind::Host => {
-            Figures { requested: amount_after(message, "you tried to allocate "), ..Figures::default() }
-        }
+        // Ray states the node's memory.
+        OomKind::HostLimit => Figures {
+            allocated: amount_after(message, "was running was "),
+            capacity: amount_after(message, " / "),
+            ..Figures::default()
+        },
+        OomKind::Host => Figures {
+            requested: amount_after(message, "you tried to allocate ")
+                .or_else(|| amount_after(message, "Unable to allocate ")),
+            ..Figures::default()
+        },
         _ => Figures::default(),
     }
 }
@@ -133,7 +123,8 @@ fn figures_of_list(message: &str) -> Figures {
     for part in list.split(')').next().unwrap_or("").split(';').skip(1) {
         let Some((amount, what)) = Amount::parse(part) else { continue };
         let place = match what.trim() {
-            "total capacity" => &mut figures.capacity,
+            // The last words may be missing where the message is cut off.
+            what if what.starts_with("total") => &mut figures.capacity,
             "already allocated" => &mut figures.allocated,
             "free" => &mut figures.free,
             "allowed" => &mut figures.allowed,

@@ -1,5 +1,7 @@
 //! Messages of every release, alone and embedded in real-world logs.
 
+mod forms;
+
 use super::*;
 
 const GIB: u64 = 1 << 30;
@@ -303,6 +305,9 @@ fn notebook_tracebacks_are_parsed() {
             ("/usr/lib/python3/torch/nn/module.py".into(), 727, "_call_impl".into())
         ]
     );
+    let linked =
+        "[<ipython-input-7-5c2e>](https://localhost:8080/#) in <cell line: 1>()\n----> 4 model(batch)";
+    assert_eq!(frames(linked), [("<ipython-input-7-5c2e>".into(), 4, "<cell line: 1>".into())]);
 }
 
 #[test]
@@ -362,7 +367,6 @@ fn ordinary_lines_are_no_errors() {
         "epoch 1: loss 0.3, memory 12 GiB",
         "out of memory is what we fear",
         "ALLOC",
-        "MemoryError",
         "\u{1b}",
         "\u{1b}[",
         "\u{1b}]0;title",

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_explain::{NO_FIGURES, NO_HISTORY, NO_PERIODS};
-use memfit_vocabulary::{Cause, Phase, Proof, one_line};
+use memfit_explain::{CUT_OFF, ENDED, HAD_ROOM, NO_FIGURES, NO_HISTORY, NO_PERIODS};
+use memfit_vocabulary::{Cause, Lever, Phase, Proof, one_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::growth::MAX_STEPS;
@@ -66,7 +66,9 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
         }
     }
     if !report.fixes.is_empty() {
-        let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
+        // Only messages name a cause without any figure.
+        let ran_out = report.peak.requested.is_some() || is_without_figures(report);
+        let title = if ran_out { REMEDIES } else { "What would reduce the peak" };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
         let is_tight = |proof: &FixProof| leaves_little(proof.peak.reserved, report.peak.limit);
         fixes(&mut out, &report.fixes, report.fixes.len(), "", is_tight, canvas);
@@ -124,15 +126,32 @@ pub(super) fn sentence(cause: Cause) -> &'static str {
         Cause::SettingThatHurts => "an allocator setting keeps free memory from being used",
         Cause::DoesNotFit => "the model itself does not fit",
         Cause::GrowingCache => "a tensor is rebuilt larger each time (`torch.cat` in a loop)",
+        Cause::HostMemory => "the host's memory ran out, not the GPU's",
     }
+}
+
+/// Returns `true` for a message of an error without figures.
+fn is_without_figures(report: &ExplainReport) -> bool {
+    report.cause != Cause::None && report.peak.reserved == 0 && report.holders.is_empty()
+}
+
+/// Says why an error has no cause, if it has none.
+fn unexplained(report: &ExplainReport) -> Option<&'static str> {
+    let texts = [
+        (NO_FIGURES, "for an unknown reason: the message has no figures"),
+        (CUT_OFF, "for an unknown reason: the message is cut off"),
+        (HAD_ROOM, "although the GPU seems to have had enough free memory"),
+    ];
+    texts.iter().find(|(gap, _)| report.unknown.iter().any(|found| found == gap)).map(|(_, text)| *text)
 }
 
 fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
     let badge = report.cause.name().to_uppercase().replace('-', " ");
-    let no_figures = report.unknown.iter().any(|gap| gap == NO_FIGURES);
+    let unexplained = unexplained(report);
     let style = match (report.cause, report.peak.requested) {
-        _ if no_figures => DOUBT,
+        _ if unexplained.is_some() => DOUBT,
         (Cause::None, None) => GOOD,
+        (Cause::HostMemory, None) => BAD,
         (_, None) => DOUBT,
         _ => BAD,
     };
@@ -140,8 +159,10 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
     let at_one_moment = report.unknown.iter().any(|gap| gap == NO_HISTORY);
     let without_periods = report.unknown.iter().any(|gap| gap == NO_PERIODS);
     let is_empty = peak.step == 0 && peak.reserved == 0;
-    let (badge, text) = if no_figures {
-        ("OUT OF MEMORY".to_owned(), "for an unknown reason: the message has no figures")
+    let (badge, text) = if let Some(text) = unexplained {
+        ("OUT OF MEMORY".to_owned(), text)
+    } else if report.unknown.iter().any(|gap| gap == ENDED) {
+        (badge, "a process was ended, most likely because the host's memory ran out")
     } else if report.cause == Cause::None && peak.requested.is_none() {
         let text = match (is_empty, at_one_moment) {
             (true, _) => "and no allocation was recorded",
@@ -173,6 +194,11 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
         (None, _) if at_one_moment => "in the snapshot: ".to_owned(),
         (None, _) => format!("peak{}: ", step.map(|step| format!(" in {step}")).unwrap_or_default()),
     };
+    // A message that is cut off, or about the host's memory.
+    if peak.requested.is_some() && peak.reserved == 0 && peak.limit.is_none() {
+        out.push_str(&canvas.wrapped("  ", DIM, facts.trim_end_matches(dot)));
+        return;
+    }
     let _ = write!(facts, "{} in tensors{dot}{} reserved", size(peak.allocated), size(peak.reserved));
     if let Some(limit) = peak.limit {
         let _ = write!(facts, " of {} available to PyTorch", size(limit));
@@ -248,7 +274,12 @@ pub(super) fn fixes(
             let _ = write!(head, ": saves {}{how}", size(fix.saves));
         }
         let verified = fix.label == fix.lever.label();
-        let results = if verified { fix.label.meaning() } else { "results: not verified" };
+        let results = match (fix.lever, verified) {
+            (_, false) => "results: not verified",
+            // Of a model that is not trained.
+            (Lever::QuantizedWeights, true) => "changes the results",
+            (_, true) => fix.label.meaning(),
+        };
         for part in [results, enough] {
             if !part.is_empty() {
                 head += canvas.dot();
@@ -407,7 +438,7 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
 
 #[cfg(test)]
 mod tests {
-    use memfit_vocabulary::{Label, Lever};
+    use memfit_vocabulary::Label;
 
     use super::*;
     use crate::wire::{ExplainEnvironment, Peak};

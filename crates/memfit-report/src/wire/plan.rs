@@ -42,8 +42,8 @@ pub struct PlanReport {
     pub evaluations: u64,
     /// Seconds from the start to the answer.
     pub wall_s: f64,
-    /// `true` if the search ended early: it was interrupted, or reached its limit of runs. Without a plan there
-    /// is then no verdict.
+    /// `true` if the search ended early: it was interrupted, or reached its limit of runs. Without a plan
+    /// there is then no verdict.
     pub interrupted: bool,
     /// The fewest GPUs on which a run of the plan fits, if it is for several.
     #[serde(default)]

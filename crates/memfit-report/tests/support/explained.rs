@@ -66,6 +66,7 @@ fn first(cause: Cause) -> Option<ExplainFix> {
         Cause::EvaluationWithGradients => by(Lever::NoGrad, "evaluate under `torch.no_grad()`"),
         Cause::FirstStepSurprise => by(Lever::ForeachOff, "`foreach=False`"),
         Cause::GiantRequest => by(Lever::Sdpa, "`F.scaled_dot_product_attention(q, k, v)`"),
+        Cause::HostMemory => by(Lever::MoreHostMemory, "raise the memory limit of the container or job"),
         Cause::OtherProcesses => by(Lever::EndOtherProcess, "end the other processes first"),
         Cause::Outside => by(Lever::CpuOnlyWorkers, "keep CUDA out of helper processes"),
         Cause::PrivatePools => by(Lever::SharePool, "let graphs share one pool"),
