@@ -266,8 +266,8 @@ class Division:
         if found.counters:
             names = ", ".join(f"`{name}`" for name in found.counters[:3])
             self._once.warn(
-                f"the forward pass increments counters in Python ({names}): once per micro-batch if the "
-                "batch is split"
+                f"the forward pass updates values in Python ({names}): once per micro-batch if the batch is "
+                "split"
             )
         if found.overwritten:
             names = ", ".join(f"`{name}`" for name in found.overwritten[:3])

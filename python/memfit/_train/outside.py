@@ -19,7 +19,7 @@ from .modes import Mode
 from .operations import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
 from .slots import CONTAINERS, Kept, Slot, attributes_of
-from .surroundings import Changes, around, is_holder, variables_of
+from .surroundings import Changes, around, around_modules, is_holder, variables_of
 
 # PyTorch's graph task id outside a backward pass.
 _NO_BACKWARD_ID = -1
@@ -36,7 +36,7 @@ class Writes(Mode):
         super().__init__()
         self._outside = outside
         # Memory that is saved elsewhere, or allocated by the forward pass itself.
-        self._own = {_memory(tensor) for tensor in known}
+        self._own = {_memory(each) for tensor in known for each in _plain_tensors(tensor)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -44,7 +44,7 @@ class Writes(Mode):
         returned = func(*args, **kwargs)
         for value in returned if isinstance(returned, (list, tuple)) else (returned,):
             if isinstance(value, torch.Tensor) and not _is_alias(func):
-                self._own.add(_memory(value))
+                self._own.update(map(_memory, _plain_tensors(value)))
         return returned
 
     def look(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -194,7 +194,7 @@ class Outside:
                     if is_holder(value):
                         slots += around(value, name=f"{name}.{key}" if name else key)
         self._find_generators(slot.get() for slot in variables_of(self._loss, self._known()))
-        return slots + around(self._loss, self._known())
+        return slots + around(self._loss, self._known()) + around_modules(self._modules)
 
     def _known(self) -> frozenset[int]:
         """Return the identities of modules whose attributes are listed anyway."""
@@ -255,18 +255,24 @@ class Outside:
         )
 
     def numbers(self) -> dict[str, Any]:
-        """Return the Python values that changed since `keep`, by name: numbers, and the lengths of
-        containers.
-        """
+        """Return the plain values in Python that changed since `keep`, by name, and the lengths of containers."""
         found: dict[str, Any] = {}
         for kept in self._saved.kept:
-            if kept.changed() and not kept.tensors():
-                found[kept.slot.name] = kept.number()
+            if kept.changed():
+                found.update(kept.numbers())
         return found
 
 
 def _is_alias(func: Any) -> bool:
     return any(each.alias_info is not None for each in func._schema.returns)
+
+
+def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield a tensor, and those that a tensor subclass wraps: the values of a jagged tensor."""
+    yield tensor
+    if type(tensor) not in (torch.Tensor, nn.Parameter) and hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _plain_tensors(getattr(tensor, name))
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -18,6 +18,9 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, tuple)
 CONTAINERS = (list, dict, set, deque)
 # Larger NumPy arrays are data rather than state: their contents are not copied.
 _MAX_COPIED_BYTES = 1 << 20
+# Of larger containers, only the number of entries is compared.
+_MAX_ENTRIES = 4096
+_ABSENT = object()
 
 
 class Slot:
@@ -70,22 +73,57 @@ class Kept:
             self.value.extend(self.inner)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return copies of the tensors and the array that the variable holds, by name."""
+        """Return copies of the tensors and the array that the variable holds, by name; of those in a list or a
+        dictionary the ones that changed.
+        """
         name, value = self.slot.name, self.slot.get()
         if isinstance(value, torch.Tensor):
             return {name: value.detach().clone()}
         if is_array(value) and value.dtype.kind in "biufc":
             return {name: torch.as_tensor(value.copy())}
-        return {f"{name}[{place}]": each.detach().clone() for place, each in enumerate(_tensors_in(value))}
+        entries = self._changed_entries() if self._has_entries(value) else enumerate(_tensors_in(value))
+        return {
+            f"{name}[{key!r}]": each.detach().clone()
+            for key, each in entries
+            if isinstance(each, torch.Tensor)
+        }
 
-    def number(self) -> Any:
-        """Return a plain value that the variable holds, the length of a container, or the name of another
-        object's type.
+    def numbers(self) -> dict[str, Any]:
+        """Return the plain values that the variable holds, by name: of a list or a dictionary those that
+        changed, or the length of a list if that changed. Of another object, return the name of its type.
         """
-        value = self.slot.get()
+        name, value = self.slot.name, self.slot.get()
+        if isinstance(value, torch.Tensor) or is_array(value):
+            return {}
+        if self._has_entries(value):
+            plain = {key: each for key, each in self._changed_entries() if _is_plain(each)}
+            if not isinstance(value, dict):
+                return {name: tuple(plain.values())}
+            entries = {f"{name}[{key!r}]": each for key, each in plain.items()}
+            return entries if len(value) == len(self.inner) else {name: len(value), **entries}
         if isinstance(value, (*CONTAINERS, tuple)):
-            return len(value)
-        return value if isinstance(value, PLAIN) else type(value).__name__
+            return {name: len(value)}
+        return {name: value if isinstance(value, PLAIN) else type(value).__name__}
+
+    def _has_entries(self, value: Any) -> bool:
+        """Return `True` for a container whose entries can be compared with those before. Of a list that was
+        appended to, only the length is.
+        """
+        if type(value) is not type(self.inner) or isinstance(value, set):
+            return False
+        if not isinstance(value, CONTAINERS) or len(value) > _MAX_ENTRIES:
+            return False
+        return isinstance(value, dict) or len(value) == len(self.inner)
+
+    def _changed_entries(self) -> list[tuple[Any, Any]]:
+        value, inner = self.slot.get(), self.inner
+        if isinstance(value, dict):
+            pairs = [(key, each, inner.get(key, _ABSENT)) for key, each in value.items()]
+        else:
+            pairs = [(key, each, before) for key, (each, before) in enumerate(zip(value, inner, strict=True))]
+        return [
+            (key, each) for key, each, before in pairs if not (each is before or _equal_plain(each, before))
+        ]
 
 
 def is_saved(value: Any) -> bool:
@@ -166,6 +204,10 @@ def _same_entries(before: Any, now: Any) -> bool:
     if isinstance(before, set):
         return bool(before == now)
     return all(one is other or _equal_plain(one, other) for one, other in zip(before, now, strict=True))
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (int, float, complex, str, type(None)))
 
 
 def _equal_plain(one: Any, other: Any) -> bool:

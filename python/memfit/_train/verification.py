@@ -11,12 +11,13 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from .batches import Batch
 from .comparing import Draws, NotComparable, RanksMeet, widened
-from .differences import Outcome, Verification, describe_kink, judge, loss_differs
+from .differences import Outcome, Verification, agreeing, describe_kink, judge, loss_differs
 from .faults import collect, forget, is_memory
 from .running import Runner
 from .surroundings import Changes
@@ -191,6 +192,7 @@ class Verifier(Runner):
                 why = f"the loss function fails on {items} samples: {_describe_error(error)}"
                 return Verification(False, items, ways, name, why=why, failed=True)
             worst: Verification | None = None
+            later: _NextBatch | None = None
             for sizes in ways:
                 try:
                     divided = trial.parts(sizes, whole.counts)
@@ -203,6 +205,9 @@ class Verifier(Runner):
                         )
                         if stateless.equal and self._is_overwritten(divided, whole, name):
                             found = replace(stateless, overwritten=found.state)
+                    if found.equal and found.counters:
+                        later = later or self._next_batch(divided, whole, name)
+                        found = later.apply(found)
                 except NotComparable as error:
                     found = Verification(False, items, ways, name, why=str(error))
                 except Exception as error:
@@ -237,12 +242,35 @@ class Verifier(Runner):
         """
         if self._embedded is not None:
             return False
-        draws, shared = divided.draws, dict(divided.draws.shared)
+        again = self._run_after(divided)
+        return judge(len(divided.samples), (), name, whole, again, _is_coarse(divided)).equal
+
+    def _next_batch(self, divided: Trial, whole: Outcome, name: str) -> _NextBatch:
+        """Run a whole batch after these micro-batches, and after the whole batch: if it computes something
+        else, it reads values in Python that the micro-batches changed.
+        """
+        if self._embedded is not None:
+            return _NextBatch(frozenset(), "")
         items = len(divided.samples)
-        again = self._run(divided._replace(sizes=(items,)), before=divided)
-        # The whole batch is run as a micro-batch of all samples, which shares nothing.
-        draws.shared = shared
-        return judge(items, (), name, whole, again, draws.coarse and not divided.is_wide).equal
+        try:
+            after_parts = self._run_after(divided)
+            after_whole = self._run_after(divided._replace(sizes=(items,)))
+        except Exception as error:
+            self._unclear(error)
+            return _NextBatch(frozenset(), "")
+        overwritten = agreeing(whole.numbers, after_parts.numbers, divided.is_wide)
+        one, other = (replace(each, state={}, numbers={}, kinks=[]) for each in (after_whole, after_parts))
+        found = judge(items, (), name, one, other, _is_coarse(divided))
+        return _NextBatch(overwritten, "" if found.equal else found.why)
+
+    def _run_after(self, divided: Trial) -> Outcome:
+        """Run the whole batch in the state that these micro-batches leave."""
+        draws, shared = divided.draws, dict(divided.draws.shared)
+        try:
+            return self._run(divided._replace(sizes=(len(divided.samples),)), before=divided)
+        finally:
+            # The whole batch is run as a micro-batch of all samples, which shares nothing.
+            draws.shared = shared
 
     def _turned(self, trial: Trial, ways: tuple[tuple[int, ...], ...], name: str) -> Verification | None:
         """Compare again with comparisons of the model's numbers inverted for one sample: they may decide how
@@ -257,7 +285,7 @@ class Verifier(Runner):
             self._unclear(error)
             return None
         return _judge_again(
-            *(len(trial.samples), ways, name, whole, parts, trial.draws.coarse and not trial.is_wide),
+            *(len(trial.samples), ways, name, whole, parts, _is_coarse(trial)),
             "how much a sample counts depends on a comparison of values that the model computed; with "
             "another result, ",
         )
@@ -279,7 +307,7 @@ class Verifier(Runner):
                 continue
             parts = replace(parts, loss=whole.loss, counts=whole.counts, state={}, numbers={}, kinks=[])
             found = _judge_again(
-                *(len(trial.samples), ways, name, whole, parts, trial.draws.coarse and not trial.is_wide),
+                *(len(trial.samples), ways, name, whole, parts, _is_coarse(trial)),
                 "the loss depends on a comparison of a number that is computed over the batch, or on such a "
                 "number that the script reads; in a micro-batch it may come out differently, and then ",
             )
@@ -294,6 +322,28 @@ class Verifier(Runner):
         if is_memory(error, self._device) or isinstance(error, RanksMeet):
             raise error
         forget(error)
+
+
+class _NextBatch(NamedTuple):
+    """The values in Python that a batch after the micro-batches overwrites, and how else it differs."""
+
+    overwritten: frozenset[str]
+    why: str
+
+    def apply(self, found: Verification) -> Verification:
+        """Return a comparison in which values differ, with what they mean for the next batch."""
+        lasting = tuple(name for name in found.counters if name not in self.overwritten)
+        last = tuple(name for name in found.counters if name in self.overwritten)
+        found = replace(found, counters=lasting, overwritten=(*found.overwritten, *last))
+        if not self.why:
+            return found
+        names = ", ".join(f"`{name}`" for name in (lasting or last)[:3])
+        why = f"micro-batches change values in Python ({names}) more often than the batch, and in the next batch {self.why}"
+        return replace(found, equal=False, why=why)
+
+
+def _is_coarse(trial: Trial) -> bool:
+    return trial.draws.coarse and not trial.is_wide
 
 
 def _rank(found: Verification) -> tuple[bool, float]:
