@@ -19,7 +19,7 @@ from .modes import Mode
 from .operations import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
 from .slots import CONTAINERS, Kept, Slot, attributes_of
-from .surroundings import Changes, around, around_modules, is_holder, variables_of
+from .surroundings import Changes, around, around_modules, variables_of
 
 # PyTorch's graph task id outside a backward pass.
 _NO_BACKWARD_ID = -1
@@ -190,9 +190,6 @@ class Outside:
             for name, each in module.named_modules():
                 slots += attributes_of(name or type(each).__name__, each)
                 self._find_generators(vars(each).values())
-                for key, value in vars(each).items():
-                    if is_holder(value):
-                        slots += around(value, name=f"{name}.{key}" if name else key)
         self._find_generators(slot.get() for slot in variables_of(self._loss, self._known()))
         return slots + around(self._loss, self._known()) + around_modules(self._modules)
 
@@ -253,6 +250,11 @@ class Outside:
             for place, tensor in self._tensors.items()
             if place in self._of_forward
         )
+
+    def advance(self, names: frozenset[str], by: int, scale: float) -> None:
+        """Count up the named numbers, scale the named averages, and make the named lists longer."""
+        for kept in self._saved.kept:
+            kept.advance(names, by, scale)
 
     def numbers(self) -> dict[str, Any]:
         """Return the plain values in Python that changed since `keep`, by name, and the lengths of containers."""

@@ -21,6 +21,8 @@ _MAX_COPIED_BYTES = 1 << 20
 # Of larger containers, only the number of entries is compared.
 _MAX_ENTRIES = 4096
 _ABSENT = object()
+# Number of entries by which a list is made longer at most.
+_MAX_REPEATS = 256
 
 
 class Slot:
@@ -105,6 +107,25 @@ class Kept:
             return {name: len(value)}
         return {name: value if isinstance(value, PLAIN) else type(value).__name__}
 
+    def advance(self, names: frozenset[str], by: int, scale: float) -> None:
+        """Count up the named numbers, scale the named averages, and repeat the last entry of a named list that
+        grew, scaled.
+        """
+        name, value = self.slot.name, self.slot.get()
+        if name in names and _is_number(value):
+            self.slot.assign(_advanced(value, by, scale))
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                if f"{name}[{key!r}]" in names and _is_number(each):
+                    value[key] = _advanced(each, by, scale)
+        elif name in names and isinstance(value, (list, deque)) and value:
+            if self.inner is not None and len(value) == len(self.inner):
+                for place, each in enumerate(value):
+                    value[place] = _advanced(each, by, scale) if _is_number(each) else each
+            else:
+                last = value[-1] * scale if isinstance(value[-1], float) else value[-1]
+                value.extend([last] * min(by, _MAX_REPEATS))
+
     def _has_entries(self, value: Any) -> bool:
         """Return `True` for a container whose entries can be compared with those before. Of a list that was
         appended to, only the length is.
@@ -157,7 +178,7 @@ def attributes_of(name: str, holder: Any) -> list[Slot]:
     return [
         entry(own, key, f"{name}.{key}")
         for key, value in list(own.items())
-        if is_saved(value) and key not in _MODULE_TABLES and key != "training"
+        if is_saved(value) and key not in MODULE_TABLES and key != "training"
     ]
 
 
@@ -170,7 +191,7 @@ def entry(space: dict[str, Any], key: str, name: str) -> Slot:
     return Slot(name, lambda: space.get(key), assign)
 
 
-_MODULE_TABLES = frozenset(vars(nn.Module()))
+MODULE_TABLES = frozenset(vars(nn.Module()))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -204,6 +225,14 @@ def _same_entries(before: Any, now: Any) -> bool:
     if isinstance(before, set):
         return bool(before == now)
     return all(one is other or _equal_plain(one, other) for one, other in zip(before, now, strict=True))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _advanced(value: float, by: int, scale: float) -> float:
+    return value * scale if isinstance(value, float) and scale != 1.0 else value + by
 
 
 def _is_plain(value: Any) -> bool:

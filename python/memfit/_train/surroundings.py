@@ -1,5 +1,5 @@
-"""The variables that a forward pass may read or write: of the loss function's closure, of objects, classes and
-functions around it, of hooks and of the model's own classes, and variables of modules that they name.
+"""The variables that a forward pass may read or write: of the loss function's closure, of objects, classes
+and functions around it, of the model's hooks and classes, and variables of modules that they name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .slots import CONTAINERS, Slot, attributes_of, entry, is_array, is_saved
+from .slots import CONTAINERS, MODULE_TABLES, Slot, attributes_of, entry, is_array, is_saved
 
 # Limits of the search.
 _MAX_DEPTH = 5
@@ -45,14 +45,18 @@ def variables_of(loss: Any, known: frozenset[int] = frozenset(), name: str = "")
 
 
 def around_modules(modules: Sequence[nn.Module]) -> list[Slot]:
-    """Return the variables that the hooks and the user's own classes of modules may read or write."""
+    """Return the variables that modules may read or write besides their attributes: within an attribute, of
+    their hooks, and of the user's own classes.
+    """
     roots: list[tuple[Any, str]] = []
-    inner = [each for module in modules for each in module.modules()]
-    for each in inner:
-        roots += [(hook, "") for hook in _hooks_of(each) if _is_followed(hook)]
-    kinds = dict.fromkeys(kind for each in inner for kind in type(each).__mro__)
-    roots += [(kind, kind.__name__) for kind in kinds if _is_followed(kind)]
+    inner = {each: name for module in modules for name, each in module.named_modules()}
+    for each, name in inner.items():
+        roots += [(hook, "") for hook in _hooks_of(each)]
+        own = vars(each).items()
+        roots += [(value, f"{name}.{key}" if name else key) for key, value in own if key not in MODULE_TABLES]
+    roots += dict.fromkeys((kind, kind.__name__) for each in inner for kind in type(each).__mro__)
     known = frozenset(id(each) for each in inner)
+    roots = [(root, name) for root, name in roots if id(root) not in known and _is_followed(root)]
     return [slot for slot in _search(roots, known) if is_saved(slot.get())]
 
 
@@ -163,8 +167,8 @@ def _of_function(function: types.FunctionType, name: str) -> Iterator[Slot]:
 
 
 def _of_names(space: dict[str, Any], names: Iterable[str], prefix: str, seen: set[str]) -> Iterator[Slot]:
-    """Yield the variables with these names in a module's dictionary, and in modules of the user's own that are
-    named: `settings.step`, of `import settings` in a function, too.
+    """Yield the variables with these names in a module's dictionary, and in the user's own modules that are
+    named: `settings.step`, also after `import settings` in the function.
     """
     for name in names:
         value = space[name] if name in space else None if prefix else sys.modules.get(name)

@@ -26,6 +26,8 @@ from .ways import divisions
 
 # Maximum number of attempts when memory runs out: the second and the third use two samples.
 _MAX_ATTEMPTS = 3
+# Numbers of updates after which a loss may begin to depend on a counter, and factors for averages.
+_ADVANCES = ((10, 1.0), (1000, 100.0), (100_000, 0.01))
 
 
 class Verifier(Runner):
@@ -189,6 +191,8 @@ class Verifier(Runner):
             except Exception as error:
                 if is_memory(error, self._device) or is_wide or isinstance(error, RanksMeet):
                     raise
+                if isinstance(error, NotComparable):
+                    return Verification(False, items, ways, name, why=str(error))
                 why = f"the loss function fails on {items} samples: {_describe_error(error)}"
                 return Verification(False, items, ways, name, why=why, failed=True)
             worst: Verification | None = None
@@ -206,7 +210,7 @@ class Verifier(Runner):
                         if stateless.equal and self._is_overwritten(divided, whole, name):
                             found = replace(stateless, overwritten=found.state)
                     if found.equal and found.counters:
-                        later = later or self._next_batch(divided, whole, name)
+                        later = later or self._next_batch(divided, whole, name, found.counters)
                         found = later.apply(found)
                 except NotComparable as error:
                     found = Verification(False, items, ways, name, why=str(error))
@@ -245,29 +249,42 @@ class Verifier(Runner):
         again = self._run_after(divided)
         return judge(len(divided.samples), (), name, whole, again, _is_coarse(divided)).equal
 
-    def _next_batch(self, divided: Trial, whole: Outcome, name: str) -> _NextBatch:
-        """Run a whole batch after these micro-batches, and after the whole batch: if it computes something
-        else, it reads values in Python that the micro-batches changed.
+    def _next_batch(self, divided: Trial, whole: Outcome, name: str, changed: tuple[str, ...]) -> _NextBatch:
+        """Run a whole batch after these micro-batches. A value in Python that it overwrites is of no
+        consequence. Another one is counted up, as many batches would, which shows if the loss depends on it: a
+        schedule by the number of calls, or a history that is used once it is long enough.
         """
         if self._embedded is not None:
             return _NextBatch(frozenset(), "")
         items = len(divided.samples)
         try:
-            after_parts = self._run_after(divided)
-            after_whole = self._run_after(divided._replace(sizes=(items,)))
+            after = self._run_after(divided)
         except Exception as error:
             self._unclear(error)
             return _NextBatch(frozenset(), "")
-        overwritten = agreeing(whole.numbers, after_parts.numbers, divided.is_wide)
-        one, other = (replace(each, state={}, numbers={}, kinks=[]) for each in (after_whole, after_parts))
-        found = judge(items, (), name, one, other, _is_coarse(divided))
-        return _NextBatch(overwritten, "" if found.equal else found.why)
+        overwritten = agreeing(whole.numbers, after.numbers, divided.is_wide)
+        counters = frozenset(changed) - overwritten
+        after = replace(after, state={}, numbers={}, kinks=[])
+        for advance in _ADVANCES if counters else ():
+            try:
+                later = self._run_after(divided._replace(advanced=(counters, *advance)))
+            except NotComparable as error:
+                return _NextBatch(overwritten, str(error))
+            except Exception as error:
+                self._unclear(error)
+                continue
+            later = replace(later, state={}, numbers={}, kinks=[])
+            found = judge(items, (), name, after, later, _is_coarse(divided))
+            if not found.equal:
+                return _NextBatch(overwritten, found.why)
+        return _NextBatch(overwritten, "")
 
     def _run_after(self, divided: Trial) -> Outcome:
         """Run the whole batch in the state that these micro-batches leave."""
         draws, shared = divided.draws, dict(divided.draws.shared)
         try:
-            return self._run(divided._replace(sizes=(len(divided.samples),)), before=divided)
+            whole = divided._replace(sizes=(len(divided.samples),))
+            return self._run(whole, before=divided._replace(advanced=None))
         finally:
             # The whole batch is run as a micro-batch of all samples, which shares nothing.
             draws.shared = shared
@@ -325,7 +342,7 @@ class Verifier(Runner):
 
 
 class _NextBatch(NamedTuple):
-    """The values in Python that a batch after the micro-batches overwrites, and how else it differs."""
+    """The values in Python that a batch after the micro-batches overwrites, and how the others affect it."""
 
     overwritten: frozenset[str]
     why: str
@@ -337,8 +354,11 @@ class _NextBatch(NamedTuple):
         found = replace(found, counters=lasting, overwritten=(*found.overwritten, *last))
         if not self.why:
             return found
-        names = ", ".join(f"`{name}`" for name in (lasting or last)[:3])
-        why = f"micro-batches change values in Python ({names}) more often than the batch, and in the next batch {self.why}"
+        names = ", ".join(f"`{name}`" for name in lasting[:3])
+        why = (
+            f"the loss depends on values in Python ({names}) that the forward pass updates, once per "
+            f"micro-batch if the batch is split; after more updates, {self.why}"
+        )
         return replace(found, equal=False, why=why)
 
 
