@@ -80,7 +80,7 @@ def test_a_loss_that_changes_after_many_calls_is_refused(name: str, place: Any) 
     model, loss = place(call, 0.5)
     before = flat(model.double())
     step = step_of(model, loss, micro_batch=4)
-    with pytest.raises(memfit.StepDoesNotFit, match="depends on values in Python|state differs"):
+    with pytest.raises(memfit.StepDoesNotFit, match=r"depends on values in Python|state differs"):
         step(rows(torch.Generator().manual_seed(3), 12))
     assert torch.equal(flat(model), before)
     assert read() == 0, "the comparison did not restore the count"

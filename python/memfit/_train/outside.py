@@ -257,7 +257,7 @@ class Outside:
             kept.advance(names, by, scale)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the plain values in Python that changed since `keep`, by name, and the lengths of containers."""
+        """Return the plain values in Python that changed since `keep` by name, and lengths of containers."""
         found: dict[str, Any] = {}
         for kept in self._saved.kept:
             if kept.changed():

@@ -46,7 +46,7 @@ class Kept:
         # memory.
         has_graph = any(each.grad_fn is not None for each in _tensors_in(value))
         self.value = tree_map_only(torch.Tensor, torch.Tensor.detach, value) if has_graph else value
-        self.inner = copy.copy(self.value) if _has_contents(self.value) else None
+        self.inner: Any = copy.copy(self.value) if _has_contents(self.value) else None
 
     def changed(self) -> bool:
         """Return `True` if the value has changed."""
@@ -75,8 +75,8 @@ class Kept:
             self.value.extend(self.inner)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return copies of the tensors and the array that the variable holds, by name; of those in a list or a
-        dictionary the ones that changed.
+        """Return copies of the tensors and the array that the variable holds, by name; of those in a list or
+        a dictionary the ones that changed.
         """
         name, value = self.slot.name, self.slot.get()
         if isinstance(value, torch.Tensor):
@@ -108,8 +108,8 @@ class Kept:
         return {name: value if isinstance(value, PLAIN) else type(value).__name__}
 
     def advance(self, names: frozenset[str], by: int, scale: float) -> None:
-        """Count up the named numbers, scale the named averages, and repeat the last entry of a named list that
-        grew, scaled.
+        """Count up the named numbers, scale the named averages, and repeat the last entry of a named list
+        that grew, scaled.
         """
         name, value = self.slot.name, self.slot.get()
         if name in names and _is_number(value):

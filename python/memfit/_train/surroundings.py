@@ -160,8 +160,9 @@ def _of_function(function: types.FunctionType, name: str) -> Iterator[Slot]:
     for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         yield Slot(key, partial(_content, cell), partial(_fill, cell))
     yield from (entry(function.__dict__, key, f"{name}.{key}") for key in function.__dict__)
-    defaults = {**dict(enumerate(function.__defaults__ or ())), **(function.__kwdefaults__ or {})}
-    yield from _contents(defaults.items(), f"{name}'s defaults")
+    defaults: list[tuple[Any, Any]] = [*enumerate(function.__defaults__ or ())]
+    defaults += (function.__kwdefaults__ or {}).items()
+    yield from _contents(defaults, f"{name}'s defaults")
     names = dict.fromkeys(_names(function.__code__))
     yield from _of_names(function.__globals__, names, "", set())
 

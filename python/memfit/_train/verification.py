@@ -251,8 +251,8 @@ class Verifier(Runner):
 
     def _next_batch(self, divided: Trial, whole: Outcome, name: str, changed: tuple[str, ...]) -> _NextBatch:
         """Run a whole batch after these micro-batches. A value in Python that it overwrites is of no
-        consequence. Another one is counted up, as many batches would, which shows if the loss depends on it: a
-        schedule by the number of calls, or a history that is used once it is long enough.
+        consequence. Another one is counted up, as many batches would, which shows if the loss depends on it:
+        a schedule by the number of calls, or a history that is used once it is long enough.
         """
         if self._embedded is not None:
             return _NextBatch(frozenset(), "")
