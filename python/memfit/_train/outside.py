@@ -133,6 +133,10 @@ class Outside:
         """Return a mode that detects writes to tensors other than the known ones."""
         return Writes(self, known)
 
+    def written(self) -> list[torch.Tensor]:
+        """Return the tensors that a forward pass was seen to write to."""
+        return list(self._tensors.values())
+
     def _name_of(self, tensor: torch.Tensor) -> str:
         place = _memory(tensor)
         for module in self._modules:
