@@ -178,3 +178,18 @@ def test_a_history_of_samples_that_is_used_in_the_middle_of_a_batch_is_refused()
         step(rows(generator, 12))
     with pytest.raises(memfit.StepDoesNotFit, match="depends on the number of samples"):
         step(rows(generator, 12))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("every", [16, 30, 100])
+def test_a_term_in_every_so_many_calls_is_refused(every: int, first: int) -> None:
+    state = {"calls": first}
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        value = functional.cross_entropy(model(batch[0]), batch[1])
+        state["calls"] += 1
+        return value * 2 if state["calls"] % every == first else value
+
+    step = step_of(Perceptron(), loss, micro_batch=4)
+    with pytest.raises(memfit.StepDoesNotFit, match="depends on values in Python"):
+        step(rows(torch.Generator().manual_seed(3), 12))

@@ -18,7 +18,7 @@ from torch import nn
 from .modes import Mode
 from .operations import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
-from .slots import CONTAINERS, Kept, Slot, attributes_of
+from .slots import CONTAINERS, Advance, Kept, Slot, attributes_of
 from .surroundings import Changes, around, around_modules, variables_of
 
 # PyTorch's graph task id outside a backward pass.
@@ -255,10 +255,10 @@ class Outside:
             if place in self._of_forward
         )
 
-    def advance(self, names: frozenset[str], by: int, scale: float) -> None:
+    def advance(self, names: frozenset[str], to: Advance) -> None:
         """Count up the named numbers, scale the named averages, and make the named lists longer."""
         for kept in self._saved.kept:
-            kept.advance(names, by, scale)
+            kept.advance(names, to)
 
     def numbers(self) -> dict[str, Any]:
         """Return the plain values in Python that changed since `keep` by name, and lengths of containers."""

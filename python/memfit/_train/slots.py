@@ -6,7 +6,7 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -23,6 +23,14 @@ _MAX_ENTRIES = 4096
 _ABSENT = object()
 # Number of entries by which a list is made longer at most.
 _MAX_REPEATS = 256
+
+
+class Advance(NamedTuple):
+    """How far to count up: to the next multiple, or a little further; and a factor for averages."""
+
+    multiple: int
+    offset: int
+    scale: float
 
 
 class Slot:
@@ -107,24 +115,24 @@ class Kept:
             return {name: len(value)}
         return {name: value if isinstance(value, PLAIN) else type(value).__name__}
 
-    def advance(self, names: frozenset[str], by: int, scale: float) -> None:
+    def advance(self, names: frozenset[str], to: Advance) -> None:
         """Count up the named numbers, scale the named averages, and repeat the last entry of a named list
         that grew, scaled.
         """
         name, value = self.slot.name, self.slot.get()
         if name in names and _is_number(value):
-            self.slot.assign(_advanced(value, by, scale))
+            self.slot.assign(_advanced(value, to))
         elif isinstance(value, dict):
             for key, each in value.items():
                 if f"{name}[{key!r}]" in names and _is_number(each):
-                    value[key] = _advanced(each, by, scale)
+                    value[key] = _advanced(each, to)
         elif name in names and isinstance(value, (list, deque)) and value:
             if self.inner is not None and len(value) == len(self.inner):
                 for place, each in enumerate(value):
-                    value[place] = _advanced(each, by, scale) if _is_number(each) else each
+                    value[place] = _advanced(each, to) if _is_number(each) else each
             else:
-                last = value[-1] * scale if isinstance(value[-1], float) else value[-1]
-                value.extend([last] * min(by, _MAX_REPEATS))
+                last = value[-1] * to.scale if isinstance(value[-1], float) else value[-1]
+                value.extend([last] * min(to.multiple, _MAX_REPEATS))
 
     def _has_entries(self, value: Any) -> bool:
         """Return `True` for a container whose entries can be compared with those before. Of a list that was
@@ -231,8 +239,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _advanced(value: float, by: int, scale: float) -> float:
-    return value * scale if isinstance(value, float) and scale != 1.0 else value + by
+def _advanced(value: float, to: Advance) -> float:
+    if isinstance(value, float) and to.scale != 1.0:
+        return value * to.scale
+    return value - value % to.multiple + to.multiple + to.offset
 
 
 def _is_plain(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .batches import Batch
 from .comparing import Comparing, Draws
+from .slots import Advance
 
 
 class Trial(NamedTuple):
@@ -24,7 +25,7 @@ class Trial(NamedTuple):
     # Invert comparisons of numbers of the batch, and read larger or smaller ones.
     otherwise: int = 0
     # Values in Python that are counted up or scaled before the run, and by how much.
-    advanced: tuple[frozenset[str], int, float] | None = None
+    advanced: tuple[frozenset[str], Advance] | None = None
 
     def bounds(self) -> Iterator[tuple[int, int]]:
         """Return the start and end of each micro-batch."""

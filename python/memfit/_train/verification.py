@@ -20,14 +20,17 @@ from .comparing import Draws, NotComparable, RanksMeet, widened
 from .differences import Outcome, Verification, agreeing, describe_kink, judge, loss_differs
 from .faults import collect, forget, is_memory
 from .running import Runner
+from .slots import Advance
 from .surroundings import Changes
 from .trial import Trial
 from .ways import divisions
 
 # Maximum number of attempts when memory runs out: the second and the third use two samples.
 _MAX_ATTEMPTS = 3
-# Numbers of updates after which a loss may begin to depend on a counter, and factors for averages.
-_ADVANCES = ((10, 1.0), (1000, 100.0), (100_000, 0.01))
+# A loss may begin to depend on a counter after many updates, or at each update whose number is a multiple of
+# another one: this number is one of 1 to 16, 30, 100, 1000 and many others.
+_MULTIPLE = 36_036_000
+_ADVANCES = (Advance(10, 0, 1.0), Advance(_MULTIPLE, -1, 100.0), Advance(_MULTIPLE, 0, 0.01))
 
 
 class Verifier(Runner):
@@ -267,7 +270,7 @@ class Verifier(Runner):
         after = replace(after, state={}, numbers={}, kinks=[])
         for advance in _ADVANCES if counters else ():
             try:
-                later = self._run_after(divided._replace(advanced=(counters, *advance)))
+                later = self._run_after(divided._replace(advanced=(counters, advance)))
             except NotComparable as error:
                 return _NextBatch(overwritten, str(error))
             except Exception as error:
