@@ -88,7 +88,8 @@ def _search(roots: Sequence[tuple[Any, str]], known: frozenset[int]) -> list[Slo
 
 def _variables(value: Any, name: str) -> list[Slot]:
     """Return the variables of a function, an object or a class, and the containers within a container."""
-    name = name or getattr(value, "__name__", type(value).__name__)
+    if not name:
+        name = value.__name__ if isinstance(value, (types.FunctionType, type)) else type(value).__name__
     if isinstance(value, types.FunctionType):
         return list(_of_function(value, name))
     if isinstance(value, partial):
@@ -148,7 +149,10 @@ def _used(value: Any, name: str) -> Iterator[tuple[Any, str]]:
         yield from ((each, f"{name}[{key!r}]") for key, each in entries)
     elif isinstance(value, type):
         for each in vars(value).values():
-            yield getattr(each, "fget", getattr(each, "__func__", each)), ""
+            if isinstance(each, property):
+                yield each.fget, ""
+            else:
+                yield each.__func__ if isinstance(each, (staticmethod, classmethod)) else each, ""
     elif not isinstance(value, types.FunctionType):
         if isinstance(value, nn.Module):
             yield from ((each, f"{name}.{key}") for key, each in value._modules.items())
