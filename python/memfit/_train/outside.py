@@ -278,7 +278,10 @@ def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     yield tensor
     if type(tensor) not in (torch.Tensor, nn.Parameter) and hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
-            yield from _plain_tensors(getattr(tensor, name))
+            inner = getattr(tensor, name)
+            # A distributed tensor lists its mesh as well.
+            if isinstance(inner, torch.Tensor):
+                yield from _plain_tensors(inner)
 
 
 def _memory(tensor: torch.Tensor) -> int:
