@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-import warnings
 import threading
+import warnings
 import weakref
 from typing import Any
 

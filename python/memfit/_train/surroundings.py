@@ -61,12 +61,18 @@ def around_modules(modules: Sequence[nn.Module]) -> list[Slot]:
 
 
 def _hooks_of(module: nn.Module) -> Iterator[Any]:
-    """Yield the hooks of a module and of its parameters."""
-    for name in _HOOKS:
-        yield from getattr(module, name, {}).values()
+    """Yield the user's own hooks of a module and of its parameters."""
+    tables = [getattr(module, name, None) for name in _HOOKS]
     for parameter in module._parameters.values():
-        for name in _HOOKS_OF_TENSORS:
-            yield from (getattr(parameter, name, None) or {}).values()
+        tables += [getattr(parameter, name, None) for name in _HOOKS_OF_TENSORS]
+    yield from (hook for table in tables if table for hook in table.values() if _is_own_callable(hook))
+
+
+def _is_own_callable(hook: Any) -> bool:
+    """Return `False` for a library's: the state of FSDP2 belongs to its hooks."""
+    while isinstance(hook, (partial, types.MethodType)):
+        hook = hook.func if isinstance(hook, partial) else hook.__func__
+    return _is_own((hook if isinstance(hook, types.FunctionType) else type(hook)).__module__)
 
 
 def _search(roots: Sequence[tuple[Any, str]], known: frozenset[int]) -> list[Slot]:
