@@ -203,7 +203,9 @@ def _is_followed(value: Any) -> bool:
     """Return `True` for functions and objects of the user's own code, and small containers of them."""
     if isinstance(value, (list, tuple, dict)):
         return 0 < len(value) <= _MAX_ENTRIES and not isinstance(value, torch.Size)
-    if isinstance(value, (types.MethodType, partial, nn.Module)):
+    if isinstance(value, (types.MethodType, partial)):
+        return _is_own_callable(value)
+    if isinstance(value, nn.Module):
         return True
     if isinstance(value, (types.FunctionType, type)):
         return _is_own(value.__module__)
