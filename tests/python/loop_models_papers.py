@@ -281,3 +281,10 @@ def graphs(generator: torch.Generator, size: int) -> Any:
 def masks(generator: torch.Generator, size: int) -> Any:
     inputs, _ = pictures(generator, size)
     return inputs, torch.randint(0, 3, (size, 5, 5), generator=generator)
+
+
+def jagged(generator: torch.Generator, size: int) -> Any:
+    """Sequences of several lengths in one nested tensor."""
+    rows = [torch.randn(1 + index % 4, 6, generator=generator, dtype=torch.float64) for index in range(size)]
+    inputs = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    return inputs, torch.randint(0, 5, (size,), generator=generator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import sys
 import warnings
@@ -45,7 +46,8 @@ class Places:
 
     def __init__(self, model: nn.Module, at: int | None) -> None:
         self.at = at
-        self.seen = 0
+        # An object of a library, since numbers of the test's own are put back like all else.
+        self._seen = multiprocessing.Value("i", 0)
         for module in model.modules():
             module.register_forward_pre_hook(lambda *_: self.pass_by())
             module.register_forward_hook(self._after)
@@ -55,8 +57,12 @@ class Places:
         if output.requires_grad:
             output.register_hook(lambda gradient: self.pass_by() or gradient)
 
+    @property
+    def seen(self) -> int:
+        return self._seen.value
+
     def pass_by(self) -> None:
-        self.seen += 1
+        self._seen.value += 1
         if self.seen == self.at:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 

@@ -220,3 +220,35 @@ def test_a_failed_run_of_a_comparison_does_not_affect_the_next() -> None:
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=4)
     step(rows(generator, 12))
     assert seen.item() == 12
+
+
+class Frozen(nn.Module):
+    """Batch normalisation whose statistics rest, and a tensor that is written to before it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
+        self.register_buffer("scale", torch.ones(8))
+        self.norm.eval()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.scale.copy_(torch.ones(8))
+        return self.last(self.norm(self.first(inputs)) * self.scale)
+
+
+def test_a_comparison_leaves_a_waiting_backward_pass_alone() -> None:
+    """A micro-batch that takes a new path is compared between its forward and its backward pass."""
+    torch.manual_seed(3)
+    generator, model = torch.Generator().manual_seed(3), Frozen().double()
+    inputs, labels = rows(generator, 12)
+    inputs[:, 0] = 0
+    inputs[9, 0] = 1
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        losses = functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        if (batch[0][:, 0] == 1).any():
+            losses = losses * 1.0 + 0.0
+        return losses.mean()
+
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=1)
+    assert step((inputs, labels)).micro_batches == 12

@@ -17,7 +17,7 @@ import torch
 from loop_cases import LOOPS, MODELS, PER_SAMPLE, SIZES, TAKEN, Loop
 from loop_losses_papers import ctc
 from loop_models import rows
-from loop_models_papers import joined_targets
+from loop_models_papers import jagged, joined_targets
 from loop_others import OTHERS, SHARED
 from tiers import EXHAUSTIVE
 from torch import nn
@@ -197,3 +197,36 @@ def test_an_error_in_a_part_says_that_the_batch_is_split() -> None:
         step(batch)
     said = [*getattr(error.value, "__notes__", ()), *(str(each.message) for each in given)]
     assert any("in a micro-batch, samples 0 to 3 of 8" in text and "`split=`" in text for text in said)
+
+
+def means_of_rows(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Entropy of the mean of each sequence of a jagged tensor."""
+    found = torch.stack([each.mean(0) for each in model(batch[0]).unbind()])
+    return nn.functional.cross_entropy(found, batch[1])
+
+
+def mean_of_all_rows(model: nn.Module, batch: Any) -> torch.Tensor:
+    return model(batch[0]).values().pow(2).mean()
+
+
+@pytest.mark.parametrize("micro", PARTS)
+def test_jagged_tensors_are_divided(micro: int) -> None:
+    """Their values are memory of the forward pass, not state that it writes to."""
+    torch.manual_seed(3)
+    whole, model = nn.Linear(6, 5).double(), nn.Linear(6, 5).double()
+    model.load_state_dict(whole.state_dict())
+    batch = jagged(torch.Generator().manual_seed(3), 8)
+    means_of_rows(whole, batch).backward()
+    torch.optim.SGD(whole.parameters(), lr=0.05).step()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    result = memfit.Step(model, optimizer, means_of_rows, micro_batch=micro)(batch)
+    assert result.micro_batches == -(-8 // micro)
+    assert apart(flat(model), flat(whole)) < TOLERANCE
+
+
+def test_a_mean_over_all_rows_of_jagged_tensors_is_refused() -> None:
+    model = nn.Linear(6, 5).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step = memfit.Step(model, optimizer, mean_of_all_rows, micro_batch=3)
+    with pytest.raises(memfit.StepDoesNotFit, match="changes training results"):
+        step(jagged(torch.Generator().manual_seed(3), 8))

@@ -93,7 +93,7 @@ def test_losses_that_stay_in_proportion_are_run_once() -> None:
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), losses, micro_batch=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", ".*counters in Python")
+        warnings.filterwarnings("ignore", ".*values in Python")
         step.verify(data)
         runs.count = 0
         step(data)

@@ -84,8 +84,11 @@ class Comparing(Mode):
         wide: bool,
         opposite: bool = False,
         otherwise: int = 0,
+        limited: bool = False,
     ) -> None:
         super().__init__()
+        # Give up once this takes far more operations than the whole batch.
+        self._limited = limited
         self._draws = draws
         # Start and end of the micro-batch, and the number of samples in the whole batch.
         self._samples = samples
@@ -126,6 +129,8 @@ class Comparing(Mode):
             raise RanksMeet
         self._note(func, args, kwargs)
         self._ran += 1
+        if self._limited and self._ran > _MAX_OPERATION_RATIO * max(self._draws.ran, 1):
+            raise NotComparable("the loss function runs other operations")
         if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, kwargs):
             return self._draw(func, args, kwargs)
         decides = self._forward and self._decides(func, args)
@@ -272,6 +277,10 @@ class Comparing(Mode):
 
     def _drop_out(self, given: torch.Tensor, share: float) -> Any:
         """Apply dropout with a recorded mask, and return the mask as the operation does."""
+        if given.is_nested:
+            raise NotComparable(
+                "memfit cannot tell which of the random numbers for a jagged tensor belong to which sample"
+            )
         kept = torch.ops.aten.bernoulli.p
         mask = self._draw(kept, (torch.empty(given.shape, device=given.device), 1.0 - share), {}).bool()
         scale = 0.0 if share >= 1.0 else 1.0 / (1.0 - share)

@@ -43,7 +43,7 @@ class Verification:
     state: tuple[str, ...] = ()
     """Buffers and other state that differ after micro-batches."""
     counters: tuple[str, ...] = ()
-    """Python numbers and containers that differ after micro-batches."""
+    """Values in Python that differ after micro-batches: counters, averages, lengths of lists."""
     why: str = ""
     """The reason why they are not equal, or could not be compared."""
     random: str = ""
@@ -51,7 +51,7 @@ class Verification:
     shared: tuple[str, ...] = ()
     """Random numbers that all samples of a batch share: every micro-batch draws its own."""
     overwritten: tuple[str, ...] = ()
-    """Variables that hold the last micro-batch's tensors afterwards, and that the next batch overwrites."""
+    """Variables that hold the last micro-batch's values afterwards, and that the next batch overwrites."""
     is_sum: bool = False
     """`True` if the losses of micro-batches add up to that of the batch: it is a sum, not a mean."""
     failed: bool = False
@@ -69,7 +69,7 @@ class Verification:
             text += f"not equal: {self.why}"
         if self.counters:
             names = ", ".join(f"`{name}`" for name in self.counters)
-            text += f"; incremented once per micro-batch instead of once per batch: {names}"
+            text += f"; updated once per micro-batch instead of once per batch: {names}"
         if self.overwritten:
             text += f"; of the last micro-batch afterwards: {_join_names(self.overwritten)}"
         return text + (f"; {self.random}" if self.random else "")
@@ -121,7 +121,7 @@ def judge(
         sorted(
             path
             for path in {*whole.numbers, *parts.numbers}
-            if whole.numbers.get(path) != parts.numbers.get(path)
+            if not _same_number(whole.numbers.get(path), parts.numbers.get(path), tolerance, floor)
         )
     )
     found: list[str] = []
@@ -169,6 +169,14 @@ def loss_differs(whole: Outcome, parts: Outcome, name: str, coarse: bool) -> str
     floor = _ROUNDING_EPSILONS * torch.finfo(kind or torch.bfloat16).eps
     difference = _relative(whole.loss, parts.loss, floor)
     return "" if whole.loss != whole.loss or difference <= tolerance else _format_difference(difference)
+
+
+def agreeing(one: Mapping[str, Any], other: Mapping[str, Any], is_wide: bool) -> frozenset[str]:
+    """Return the names of the values in Python that are equal within rounding."""
+    tolerance = _TOLERANCES[torch.float64 if is_wide else torch.float32]
+    return frozenset(
+        name for name in one if name in other and _same_number(one[name], other[name], tolerance, 0.0)
+    )
 
 
 def describe_kink(name: str, numbers: str) -> str:
@@ -222,6 +230,16 @@ def _gradients_differ(
             if share != share:
                 break
     return worst, where
+
+
+def _same_number(one: Any, other: Any, tolerance: float, floor: float) -> bool:
+    if isinstance(one, float) and isinstance(other, (int, float)):
+        return isclose(one, other, rel_tol=tolerance, abs_tol=floor) or (one != one and other != other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(
+            _same_number(*pair, tolerance, floor) for pair in zip(one, other, strict=True)
+        )
+    return type(one) is type(other) and bool(one == other)
 
 
 def _relative(one: float, other: float, floor: float) -> float:

@@ -196,10 +196,10 @@ class Division:
         is_due = self._batches >= self._due
         if is_due:
             self._postpone()
+        if self._changes.look() or is_due:
             self._whole_counts.get(key, {}).pop(entry.items, None)
-        # A layout whose division was found to change the training is not compared again.
-        if (self._changes.look() or is_due) and known is not None and known.equal:
-            known = None
+            # A layout whose division was found to change the training is not compared again.
+            known = None if known is not None and known.equal else known
         for _ in range(_MAX_COMPARISONS):
             varied = self._varied(key).new(entry) if known is None or known.equal else []
             if known is not None and not varied:
@@ -245,7 +245,7 @@ class Division:
 
     def _with_all(self, entry: Batch, size: int, found: Verification) -> Verification:
         """Compare the loss of all samples as well, for each of the first numbers of samples, and whenever a
-        comparison is due.
+        comparison is due or a variable changed.
         """
         assert self._verifier is not None
         key = self._key(entry)
@@ -266,8 +266,8 @@ class Division:
         if found.counters:
             names = ", ".join(f"`{name}`" for name in found.counters[:3])
             self._once.warn(
-                f"the forward pass increments counters in Python ({names}): once per micro-batch if the "
-                "batch is split"
+                f"the forward pass updates values in Python ({names}): once per micro-batch if the batch is "
+                "split"
             )
         if found.overwritten:
             names = ", ".join(f"`{name}`" for name in found.overwritten[:3])

@@ -18,8 +18,8 @@ from torch import nn
 from .modes import Mode
 from .operations import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
-from .slots import CONTAINERS, Kept, Slot, attributes_of
-from .surroundings import Changes, around, is_holder, variables_of
+from .slots import CONTAINERS, Advance, Kept, Slot, attributes_of
+from .surroundings import Changes, around, around_modules, variables_of
 
 # PyTorch's graph task id outside a backward pass.
 _NO_BACKWARD_ID = -1
@@ -36,7 +36,7 @@ class Writes(Mode):
         super().__init__()
         self._outside = outside
         # Memory that is saved elsewhere, or allocated by the forward pass itself.
-        self._own = {_memory(tensor) for tensor in known}
+        self._own = {_memory(each) for tensor in known for each in _plain_tensors(tensor)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -44,7 +44,7 @@ class Writes(Mode):
         returned = func(*args, **kwargs)
         for value in returned if isinstance(returned, (list, tuple)) else (returned,):
             if isinstance(value, torch.Tensor) and not _is_alias(func):
-                self._own.add(_memory(value))
+                self._own.update(map(_memory, _plain_tensors(value)))
         return returned
 
     def look(self, func: Any, args: Any, kwargs: Any) -> None:
@@ -133,6 +133,10 @@ class Outside:
         """Return a mode that detects writes to tensors other than the known ones."""
         return Writes(self, known)
 
+    def written(self) -> list[torch.Tensor]:
+        """Return the tensors that a forward pass was seen to write to."""
+        return list(self._tensors.values())
+
     def _name_of(self, tensor: torch.Tensor) -> str:
         place = _memory(tensor)
         for module in self._modules:
@@ -190,11 +194,8 @@ class Outside:
             for name, each in module.named_modules():
                 slots += attributes_of(name or type(each).__name__, each)
                 self._find_generators(vars(each).values())
-                for key, value in vars(each).items():
-                    if is_holder(value):
-                        slots += around(value, name=f"{name}.{key}" if name else key)
         self._find_generators(slot.get() for slot in variables_of(self._loss, self._known()))
-        return slots + around(self._loss, self._known())
+        return slots + around(self._loss, self._known()) + around_modules(self._modules)
 
     def _known(self) -> frozenset[int]:
         """Return the identities of modules whose attributes are listed anyway."""
@@ -254,19 +255,33 @@ class Outside:
             if place in self._of_forward
         )
 
+    def advance(self, names: frozenset[str], to: Advance) -> None:
+        """Count up the named numbers, scale the named averages, and make the named lists longer."""
+        for kept in self._saved.kept:
+            kept.advance(names, to)
+
     def numbers(self) -> dict[str, Any]:
-        """Return the Python values that changed since `keep`, by name: numbers, and the lengths of
-        containers.
-        """
+        """Return the plain values in Python that changed since `keep` by name, and lengths of containers."""
         found: dict[str, Any] = {}
         for kept in self._saved.kept:
-            if kept.changed() and not kept.tensors():
-                found[kept.slot.name] = kept.number()
+            if kept.changed():
+                found.update(kept.numbers())
         return found
 
 
 def _is_alias(func: Any) -> bool:
     return any(each.alias_info is not None for each in func._schema.returns)
+
+
+def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield a tensor, and those that a tensor subclass wraps: the values of a jagged tensor."""
+    yield tensor
+    if type(tensor) not in (torch.Tensor, nn.Parameter) and hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            inner = getattr(tensor, name)
+            # A distributed tensor lists its mesh as well.
+            if isinstance(inner, torch.Tensor):
+                yield from _plain_tensors(inner)
 
 
 def _memory(tensor: torch.Tensor) -> int:

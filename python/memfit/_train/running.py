@@ -91,6 +91,8 @@ class Runner:
                 self._undoing.drop_gradients()
                 self._undoing.numbers.restore()
                 self._kinks = []
+            if trial.advanced is not None:
+                self._outside.advance(*trial.advanced)
             total, counted = run(trial)
             return Outcome(
                 self._undoing.gradients(),

@@ -6,7 +6,7 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,6 +18,19 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, tuple)
 CONTAINERS = (list, dict, set, deque)
 # Larger NumPy arrays are data rather than state: their contents are not copied.
 _MAX_COPIED_BYTES = 1 << 20
+# Of larger containers, only the number of entries is compared.
+_MAX_ENTRIES = 4096
+_ABSENT = object()
+# Number of entries by which a list is made longer at most.
+_MAX_REPEATS = 256
+
+
+class Advance(NamedTuple):
+    """How far to count up: to the next multiple, or a little further; and a factor for averages."""
+
+    multiple: int
+    offset: int
+    scale: float
 
 
 class Slot:
@@ -41,7 +54,7 @@ class Kept:
         # memory.
         has_graph = any(each.grad_fn is not None for each in _tensors_in(value))
         self.value = tree_map_only(torch.Tensor, torch.Tensor.detach, value) if has_graph else value
-        self.inner = copy.copy(self.value) if _has_contents(self.value) else None
+        self.inner: Any = copy.copy(self.value) if _has_contents(self.value) else None
 
     def changed(self) -> bool:
         """Return `True` if the value has changed."""
@@ -70,22 +83,76 @@ class Kept:
             self.value.extend(self.inner)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return copies of the tensors and the array that the variable holds, by name."""
+        """Return copies of the tensors and the array that the variable holds, by name; of those in a list or
+        a dictionary the ones that changed.
+        """
         name, value = self.slot.name, self.slot.get()
         if isinstance(value, torch.Tensor):
             return {name: value.detach().clone()}
         if is_array(value) and value.dtype.kind in "biufc":
             return {name: torch.as_tensor(value.copy())}
-        return {f"{name}[{place}]": each.detach().clone() for place, each in enumerate(_tensors_in(value))}
+        entries = self._changed_entries() if self._has_entries(value) else enumerate(_tensors_in(value))
+        return {
+            f"{name}[{key!r}]": each.detach().clone()
+            for key, each in entries
+            if isinstance(each, torch.Tensor)
+        }
 
-    def number(self) -> Any:
-        """Return a plain value that the variable holds, the length of a container, or the name of another
-        object's type.
+    def numbers(self) -> dict[str, Any]:
+        """Return the plain values that the variable holds, by name: of a list or a dictionary those that
+        changed, or the length of a list if that changed. Of another object, return the name of its type.
         """
-        value = self.slot.get()
+        name, value = self.slot.name, self.slot.get()
+        if isinstance(value, torch.Tensor) or is_array(value):
+            return {}
+        if self._has_entries(value):
+            plain = {key: each for key, each in self._changed_entries() if _is_plain(each)}
+            if not isinstance(value, dict):
+                return {name: tuple(plain.values())}
+            entries = {f"{name}[{key!r}]": each for key, each in plain.items()}
+            return entries if len(value) == len(self.inner) else {name: len(value), **entries}
         if isinstance(value, (*CONTAINERS, tuple)):
-            return len(value)
-        return value if isinstance(value, PLAIN) else type(value).__name__
+            return {name: len(value)}
+        return {name: value if isinstance(value, PLAIN) else type(value).__name__}
+
+    def advance(self, names: frozenset[str], to: Advance) -> None:
+        """Count up the named numbers, scale the named averages, and repeat the last entry of a named list
+        that grew, scaled.
+        """
+        name, value = self.slot.name, self.slot.get()
+        if name in names and _is_number(value):
+            self.slot.assign(_advanced(value, to))
+        elif isinstance(value, dict):
+            for key, each in value.items():
+                if f"{name}[{key!r}]" in names and _is_number(each):
+                    value[key] = _advanced(each, to)
+        elif name in names and isinstance(value, (list, deque)) and value:
+            if self.inner is not None and len(value) == len(self.inner):
+                for place, each in enumerate(value):
+                    value[place] = _advanced(each, to) if _is_number(each) else each
+            else:
+                last = value[-1] * to.scale if isinstance(value[-1], float) else value[-1]
+                value.extend([last] * min(to.multiple, _MAX_REPEATS))
+
+    def _has_entries(self, value: Any) -> bool:
+        """Return `True` for a container whose entries can be compared with those before. Of a list that was
+        appended to, only the length is.
+        """
+        if type(value) is not type(self.inner) or isinstance(value, set):
+            return False
+        if not isinstance(value, CONTAINERS) or len(value) > _MAX_ENTRIES:
+            return False
+        return isinstance(value, dict) or len(value) == len(self.inner)
+
+    def _changed_entries(self) -> list[tuple[Any, Any]]:
+        value, inner = self.slot.get(), self.inner
+        if isinstance(value, dict):
+            pairs = [(key, each, inner.get(key, _ABSENT)) for key, each in value.items()]
+        else:
+            pairs = [(key, each, before) for key, (each, before) in enumerate(zip(value, inner, strict=True))]
+        return [
+            (key, each) for key, each, before in pairs if not (each is before or _equal_plain(each, before))
+        ]
 
 
 def is_saved(value: Any) -> bool:
@@ -119,7 +186,7 @@ def attributes_of(name: str, holder: Any) -> list[Slot]:
     return [
         entry(own, key, f"{name}.{key}")
         for key, value in list(own.items())
-        if is_saved(value) and key not in _MODULE_TABLES and key != "training"
+        if is_saved(value) and key not in MODULE_TABLES and key != "training"
     ]
 
 
@@ -132,7 +199,7 @@ def entry(space: dict[str, Any], key: str, name: str) -> Slot:
     return Slot(name, lambda: space.get(key), assign)
 
 
-_MODULE_TABLES = frozenset(vars(nn.Module()))
+MODULE_TABLES = frozenset(vars(nn.Module()))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -166,6 +233,20 @@ def _same_entries(before: Any, now: Any) -> bool:
     if isinstance(before, set):
         return bool(before == now)
     return all(one is other or _equal_plain(one, other) for one, other in zip(before, now, strict=True))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _advanced(value: float, to: Advance) -> float:
+    if isinstance(value, float) and to.scale != 1.0:
+        return value * to.scale
+    return value - value % to.multiple + to.multiple + to.offset
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (int, float, complex, str, type(None)))
 
 
 def _equal_plain(one: Any, other: Any) -> bool:

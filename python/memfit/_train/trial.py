@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .batches import Batch
 from .comparing import Comparing, Draws
+from .slots import Advance
 
 
 class Trial(NamedTuple):
@@ -23,6 +24,8 @@ class Trial(NamedTuple):
     opposite: bool = False
     # Invert comparisons of numbers of the batch, and read larger or smaller ones.
     otherwise: int = 0
+    # Values in Python that are counted up or scaled before the run, and by how much.
+    advanced: tuple[frozenset[str], Advance] | None = None
 
     def bounds(self) -> Iterator[tuple[int, int]]:
         """Return the start and end of each micro-batch."""
@@ -37,4 +40,5 @@ class Trial(NamedTuple):
         micro-batch.
         """
         own = None if self.counts is None else (start, stop, len(self.samples))
-        return Comparing(self.draws, own, self.is_wide, self.opposite, self.otherwise)
+        limited = self.advanced is not None
+        return Comparing(self.draws, own, self.is_wide, self.opposite, self.otherwise, limited)

@@ -108,7 +108,8 @@ class Undoing:
         self._reached.clear()
         self._buffers = [Buffers(module) for module in self._modules]
         self.numbers = RandomState([self._device])
-        with self._outside.aside():
+        buffers = [buffer for module in self._modules for buffer in module.buffers()]
+        with _version_kept([*buffers, *self._outside.written()]), self._outside.aside():
             try:
                 with _eagerly():
                     yield
@@ -125,6 +126,19 @@ def _eagerly() -> Iterator[None]:
     """Run compiled code eagerly, so that the comparison sees each operation."""
     stance = getattr(torch.compiler, "set_stance", None)
     with stance("force_eager") if stance is not None else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _version_kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Restore the version counters of tensors whose values are restored. A micro-batch may wait for its
+    backward pass, which refuses tensors that were written to since the forward pass, such as the statistics
+    of batch normalisation.
+    """
+    with contextlib.ExitStack() as stack:
+        for tensor in tensors:
+            if not tensor.is_inference():
+                stack.enter_context(torch.autograd._unsafe_preserve_version_counter(tensor))
         yield
 
 

@@ -11,20 +11,26 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from .batches import Batch
 from .comparing import Draws, NotComparable, RanksMeet, widened
-from .differences import Outcome, Verification, describe_kink, judge, loss_differs
+from .differences import Outcome, Verification, agreeing, describe_kink, judge, loss_differs
 from .faults import collect, forget, is_memory
 from .running import Runner
+from .slots import Advance
 from .surroundings import Changes
 from .trial import Trial
 from .ways import divisions
 
 # Maximum number of attempts when memory runs out: the second and the third use two samples.
 _MAX_ATTEMPTS = 3
+# A loss may begin to depend on a counter after many updates, or at each update whose number is a multiple of
+# another one: this number is one of 1 to 16, 30, 100, 1000 and many others.
+_MULTIPLE = 36_036_000
+_ADVANCES = (Advance(10, 0, 1.0), Advance(_MULTIPLE, -1, 100.0), Advance(_MULTIPLE, 0, 0.01))
 
 
 class Verifier(Runner):
@@ -188,9 +194,12 @@ class Verifier(Runner):
             except Exception as error:
                 if is_memory(error, self._device) or is_wide or isinstance(error, RanksMeet):
                     raise
+                if isinstance(error, NotComparable):
+                    return Verification(False, items, ways, name, why=str(error))
                 why = f"the loss function fails on {items} samples: {_describe_error(error)}"
                 return Verification(False, items, ways, name, why=why, failed=True)
             worst: Verification | None = None
+            later: _NextBatch | None = None
             for sizes in ways:
                 try:
                     divided = trial.parts(sizes, whole.counts)
@@ -203,6 +212,9 @@ class Verifier(Runner):
                         )
                         if stateless.equal and self._is_overwritten(divided, whole, name):
                             found = replace(stateless, overwritten=found.state)
+                    if found.equal and found.counters:
+                        later = later or self._next_batch(divided, whole, name, found.counters)
+                        found = later.apply(found)
                 except NotComparable as error:
                     found = Verification(False, items, ways, name, why=str(error))
                 except Exception as error:
@@ -237,12 +249,48 @@ class Verifier(Runner):
         """
         if self._embedded is not None:
             return False
-        draws, shared = divided.draws, dict(divided.draws.shared)
+        again = self._run_after(divided)
+        return judge(len(divided.samples), (), name, whole, again, _is_coarse(divided)).equal
+
+    def _next_batch(self, divided: Trial, whole: Outcome, name: str, changed: tuple[str, ...]) -> _NextBatch:
+        """Run a whole batch after these micro-batches. A value in Python that it overwrites is of no
+        consequence. Another one is counted up, as many batches would, which shows if the loss depends on it:
+        a schedule by the number of calls, or a history that is used once it is long enough.
+        """
+        if self._embedded is not None:
+            return _NextBatch(frozenset(), "")
         items = len(divided.samples)
-        again = self._run(divided._replace(sizes=(items,)), before=divided)
-        # The whole batch is run as a micro-batch of all samples, which shares nothing.
-        draws.shared = shared
-        return judge(items, (), name, whole, again, draws.coarse and not divided.is_wide).equal
+        try:
+            after = self._run_after(divided)
+        except Exception as error:
+            self._unclear(error)
+            return _NextBatch(frozenset(), "")
+        overwritten = agreeing(whole.numbers, after.numbers, divided.is_wide)
+        counters = frozenset(changed) - overwritten
+        after = replace(after, state={}, numbers={}, kinks=[])
+        for advance in _ADVANCES if counters else ():
+            try:
+                later = self._run_after(divided._replace(advanced=(counters, advance)))
+            except NotComparable as error:
+                return _NextBatch(overwritten, str(error))
+            except Exception as error:
+                self._unclear(error)
+                continue
+            later = replace(later, state={}, numbers={}, kinks=[])
+            found = judge(items, (), name, after, later, _is_coarse(divided))
+            if not found.equal:
+                return _NextBatch(overwritten, found.why)
+        return _NextBatch(overwritten, "")
+
+    def _run_after(self, divided: Trial) -> Outcome:
+        """Run the whole batch in the state that these micro-batches leave."""
+        draws, shared = divided.draws, dict(divided.draws.shared)
+        try:
+            whole = divided._replace(sizes=(len(divided.samples),))
+            return self._run(whole, before=divided._replace(advanced=None))
+        finally:
+            # The whole batch is run as a micro-batch of all samples, which shares nothing.
+            draws.shared = shared
 
     def _turned(self, trial: Trial, ways: tuple[tuple[int, ...], ...], name: str) -> Verification | None:
         """Compare again with comparisons of the model's numbers inverted for one sample: they may decide how
@@ -257,7 +305,7 @@ class Verifier(Runner):
             self._unclear(error)
             return None
         return _judge_again(
-            *(len(trial.samples), ways, name, whole, parts, trial.draws.coarse and not trial.is_wide),
+            *(len(trial.samples), ways, name, whole, parts, _is_coarse(trial)),
             "how much a sample counts depends on a comparison of values that the model computed; with "
             "another result, ",
         )
@@ -279,7 +327,7 @@ class Verifier(Runner):
                 continue
             parts = replace(parts, loss=whole.loss, counts=whole.counts, state={}, numbers={}, kinks=[])
             found = _judge_again(
-                *(len(trial.samples), ways, name, whole, parts, trial.draws.coarse and not trial.is_wide),
+                *(len(trial.samples), ways, name, whole, parts, _is_coarse(trial)),
                 "the loss depends on a comparison of a number that is computed over the batch, or on such a "
                 "number that the script reads; in a micro-batch it may come out differently, and then ",
             )
@@ -294,6 +342,31 @@ class Verifier(Runner):
         if is_memory(error, self._device) or isinstance(error, RanksMeet):
             raise error
         forget(error)
+
+
+class _NextBatch(NamedTuple):
+    """The values in Python that a batch after the micro-batches overwrites, and how the others affect it."""
+
+    overwritten: frozenset[str]
+    why: str
+
+    def apply(self, found: Verification) -> Verification:
+        """Return a comparison in which values differ, with what they mean for the next batch."""
+        lasting = tuple(name for name in found.counters if name not in self.overwritten)
+        last = tuple(name for name in found.counters if name in self.overwritten)
+        found = replace(found, counters=lasting, overwritten=(*found.overwritten, *last))
+        if not self.why:
+            return found
+        names = ", ".join(f"`{name}`" for name in lasting[:3])
+        why = (
+            f"the loss depends on values in Python ({names}) that the forward pass updates, once per "
+            f"micro-batch if the batch is split; after more updates, {self.why}"
+        )
+        return replace(found, equal=False, why=why)
+
+
+def _is_coarse(trial: Trial) -> bool:
+    return trial.draws.coarse and not trial.is_wide
 
 
 def _rank(found: Verification) -> tuple[bool, float]:
