@@ -122,6 +122,22 @@ def test_an_unverified_loss_is_divided_only_if_allowed():
     assert lever["unverified"].startswith("not verified")
 
 
+def test_a_number_that_counts_forward_passes_leaves_the_division_unverified():
+    """Micro-batches would count more of them, and warm up sooner."""
+    script = LOADER.replace("for epoch", "model.passes = 0\nfor epoch", 1).replace(
+        "        optimizer.zero_grad()",
+        "        model.passes += 1\n        loss = loss * min(1.0, model.passes / 1000)\n        optimizer.zero_grad()",
+    )
+    options = ("--memory", "1GiB", "--without", "checkpointing", "--without", "autocast-fp16")
+    _, run = planned(script, *options)
+    refused = next(each["why"] for each in run.report["rejected"] if each["lever"] == "micro-batch")
+    assert "a number that Python computes changes from one step to the next (0.001 in `mul`" in refused, (
+        refused
+    )
+    _, run = planned(script.replace("min(1.0, model.passes / 1000)", "min(1.0, 0.001)"), *options)
+    assert "micro-batch" in [each["name"] for each in run.report["chosen"]["levers"]]
+
+
 @exhaustive
 def test_a_patch_with_other_gradients_states_the_difference():
     coupled = LOADER.replace("nn.Linear(64, 128)", "nn.BatchNorm1d(1024), nn.Linear(64, 128)")

@@ -3,12 +3,16 @@
 import functools
 
 from .effects import Effects
-from .independence import Independence
+from .independence import Independence, changed_number
 from .inputs import is_compiled, leaves
 
 # With fewer samples, the batch dimension cannot be distinguished from other small dimensions.
 MIN_SAMPLES = 3
 COMPILED = "the model is compiled, so its operations cannot be followed"
+NUMBER = (
+    "a number that Python computes changes from one step to the next ({}): if it counts iterations or forward "
+    "passes, it counts micro-batches"
+)
 
 
 class Division:
@@ -28,6 +32,8 @@ class Division:
         # The reason why one of the step's backward passes proves nothing; None before the first.
         self._why = None
         self._backwards = 0
+        # The numbers of the first step, which those of a second one are compared with.
+        self._numbers = None
         self._done = False
 
     def arm(self):
@@ -84,7 +90,8 @@ class Division:
         if self.following is None:
             return
         self._backwards += 1
-        self._why = self._why or self.following.why_not(roots)
+        if self._numbers is None:
+            self._why = self._why or self.following.why_not(roots)
         self._pause()
 
     def backward_ends(self):
@@ -104,8 +111,17 @@ class Division:
         """End at the optimizer's step, if a backward pass was seen."""
         self.effects.steps()
         if self.following is not None and self._backwards:
-            self._done = True
+            self._compare_numbers(self.following.numbers)
             self.stop()
+
+    def _compare_numbers(self, numbers):
+        """Compare the numbers of two steps; the first one alone has to be proved."""
+        if self._numbers is None and self._why is None:
+            self._numbers = numbers
+            return
+        changed = changed_number(self._numbers, numbers) if self._numbers is not None else None
+        self._why = self._why or (changed and NUMBER.format(changed))
+        self._done = True
 
     def ended(self, seen):
         """Start the next batch after an optimizer step, in a script without a loader."""

@@ -62,6 +62,8 @@ class Independence(TorchDispatchMode):
         # The facts about each tensor; tensors without an entry contain nothing of the batch.
         self._known = WeakTensorKeyDictionary()
         self._may_ignore = False
+        # Floats that Python gives to operations on the batch, with operation and shape, in order.
+        self.numbers = []
 
     def follow(self, tensor):
         """Follow a tensor whose first dimension is the batch dimension."""
@@ -123,6 +125,11 @@ class Independence(TorchDispatchMode):
         if not any(kinds):
             self._created(name, func, inputs, outputs)
             return
+        self.numbers += [
+            (name, tuple(inputs[0].shape), value)
+            for value in (*args, *kwargs.values())
+            if type(value) is float
+        ]
         if not outputs or (inputs[0].is_cuda and not outputs[0].is_cuda):
             if name != "_assert_async":
                 self.spoilt = READ
@@ -190,6 +197,17 @@ class Independence(TorchDispatchMode):
         if name in places.LOSSES:
             return places.of_loss(call, self._may_ignore)
         return places.answer(call)
+
+
+def changed_number(before, after):
+    """Return the first number that differs between two steps, as text; None if there is none, or if the steps
+    did not do the same.
+    """
+    if [entry[:2] for entry in before] != [entry[:2] for entry in after]:
+        return None
+    pairs = zip(before, after, strict=True)
+    changed = next(((one, other[2]) for one, other in pairs if one[2] != other[2]), None)
+    return changed and f"{changed[0][2]:.6g} in `{changed[0][0]}`, then {changed[1]:.6g}"
 
 
 def _uniform(along):
