@@ -195,8 +195,7 @@ fn adapts(context: &Context<'_>, pass: &Pass<'_>) -> bool {
 fn is_frozen_before(context: &Context<'_>, pass: &Pass<'_>) -> bool {
     let facts = context.facts;
     let mut sets = facts.ops.iter().filter(|op| {
-        op.site.function == pass.site.function
-            && op.site.order < pass.site.order
+        facts.precedes(&op.site, pass.site)
             && matches!(op.kind, OpKind::RequireGrad { .. })
             && (op.receiver == pass.receiver
                 || pass.weights.is_some_and(|weights| facts.overlap(&op.weights, weights) == Overlap::Yes))

@@ -2,14 +2,27 @@
 
 use super::{
     Call, Class, ClassId, Facts, Function, FunctionId, Guard, GuardId, Handler, HandlerId, IterableKind,
-    LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site, Store,
+    Kind, LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site, Store,
 };
 use crate::position::Span;
+
+/// Maximum number of callers, one calling the other, through which a loop is looked for.
+const MAX_CALLERS: u8 = 4;
+
+/// Maximum number of loops that are distinguished around the callers of a function.
+const MAX_LOOPS: usize = 8;
 
 impl Op {
     /// Source text of the receiver in the function that performs the operation.
     pub fn own_receiver(&self) -> &str {
         self.receiver.rsplit(".<locals>.").next().unwrap_or(&self.receiver)
+    }
+}
+
+impl Function {
+    /// Returns `true` for the method that makes an object.
+    pub fn is_constructor(&self) -> bool {
+        self.class.is_some() && self.name.ends_with(".__init__")
     }
 }
 
@@ -105,6 +118,58 @@ impl Facts {
     /// A branch and its enclosing branches, innermost first.
     pub fn guards_of(&self, from: Option<GuardId>) -> impl Iterator<Item = GuardId> + '_ {
         std::iter::successors(from, |id| self.guard(*id).parent)
+    }
+
+    /// Calls of a function in the text. Creating an object calls its `__init__`, calling it its `__call__`.
+    pub fn calls_of(&self, id: FunctionId) -> impl Iterator<Item = &Call> + '_ {
+        let function = self.function(id);
+        let method = function.name.rsplit('.').next().unwrap_or_default();
+        let by_object = move |call: &Call| match call.target.kind {
+            Kind::Class(class) => method == "__init__" && function.class == Some(class),
+            Kind::Object(class) => method == "__call__" && function.class == Some(class),
+            _ => false,
+        };
+        self.calls.iter().filter(move |call| {
+            id != FunctionId::MODULE
+                && (call.function == Some(id) || call.function.is_none() && by_object(call))
+        })
+    }
+
+    /// Loops that run a site, each with the site in its function that it runs: the innermost one around the
+    /// site itself; without one, those around the calls of its function.
+    pub fn loops_around<'f>(&'f self, site: &'f Site) -> Vec<(&'f Site, LoopId)> {
+        let mut found = Vec::new();
+        self.collect_loops(site, MAX_CALLERS, &mut found);
+        found
+    }
+
+    fn collect_loops<'f>(&'f self, site: &'f Site, depth: u8, found: &mut Vec<(&'f Site, LoopId)>) {
+        if found.len() >= MAX_LOOPS {
+            return;
+        }
+        if let Some(looped) = site.looped {
+            found.push((site, looped));
+        } else if let Some(depth) = depth.checked_sub(1) {
+            for call in self.calls_of(site.function).filter(|call| call.site.function != site.function) {
+                self.collect_loops(&call.site, depth, found);
+            }
+        }
+    }
+
+    /// Returns `true` for the constructor of the object that a method belongs to.
+    pub fn constructs(&self, constructor: FunctionId, method: FunctionId) -> bool {
+        let (made, used) = (self.function(constructor), self.function(method));
+        constructor != method && made.class.is_some() && made.class == used.class && made.is_constructor()
+    }
+
+    /// Returns `true` if what one site does is done when the other is run: it is earlier in the same function,
+    /// or in the constructor of the object.
+    pub fn precedes(&self, earlier: &Site, later: &Site) -> bool {
+        if earlier.function == later.function {
+            earlier.order < later.order
+        } else {
+            self.constructs(earlier.function, later.function)
+        }
     }
 
     /// Returns `true` if two sites are in different branches of one `if`.
