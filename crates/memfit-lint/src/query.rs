@@ -229,14 +229,14 @@ pub(crate) fn loop_of_calls(context: &Context<'_>, store: &Store) -> Option<Loop
     })
 }
 
-/// Returns `true` for `__init__`, and for a method that makes the object's models or optimizers, as
+/// Returns `true` for `__init__`, for what only it calls, and for a method that makes the object's models or optimizers, as
 /// `initialize` does in some projects.
 fn is_constructor(facts: &Facts, id: FunctionId) -> bool {
     let makes = |call: &&Call| {
         call.site.function == id && call.site.looped.is_none() && matches!(call.result.kind, Kind::Optimizer)
     };
     let trains = || facts.ops.iter().any(|op| op.site.function == id && op.kind.updates());
-    facts.function(id).name.ends_with("__init__") || facts.calls.iter().any(|call| makes(&call)) && !trains()
+    facts.is_construction(id) || facts.calls.iter().any(|call| makes(&call)) && !trains()
 }
 
 /// Returns `true` if a method other than `__init__` clears or rebinds a container of its object.

@@ -87,8 +87,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             Kind::Tuple(parts) if [How::Given, How::Kept].contains(&how) => {
                 parts.iter().any(|part| is_loss(part) || is_differentiated(context, store, part))
             }
-            // Each concatenation adds a node, whatever it concatenates.
-            _ => store.kind == StoreKind::Join || is_loss(&store.value),
+            // Each concatenation adds a node, whatever it concatenates, and so does each sum of what a backward
+            // pass has gone through.
+            _ => {
+                let passed = matches!(store.graph_then, GraphState::Freed | GraphState::Kept);
+                let sums = store.kind == StoreKind::Add && passed && store.value.graph.has_passes();
+                store.kind == StoreKind::Join || sums || is_loss(&store.value)
+            }
         };
         let grown = || match store.kind {
             StoreKind::Join => store.grows.is_some(),

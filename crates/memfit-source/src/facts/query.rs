@@ -156,10 +156,32 @@ impl Facts {
         }
     }
 
-    /// Returns `true` for the constructor of the object that a method belongs to.
+    /// Returns `true` for a constructor, and for a method that only constructors of the text call.
+    pub fn is_construction(&self, id: FunctionId) -> bool {
+        self.is_construction_within(id, MAX_CALLERS)
+    }
+
+    fn is_construction_within(&self, id: FunctionId, depth: u8) -> bool {
+        if self.function(id).is_constructor() {
+            return true;
+        }
+        let Some(depth) = depth.checked_sub(1).filter(|_| self.function(id).class.is_some()) else {
+            return false;
+        };
+        let mut calls = self.calls_of(id).peekable();
+        calls.peek().is_some()
+            && calls.all(|call| {
+                call.site.looped.is_none() && self.is_construction_within(call.site.function, depth)
+            })
+    }
+
+    /// Returns `true` if a function makes the object that a method belongs to, or a part of it.
     pub fn constructs(&self, constructor: FunctionId, method: FunctionId) -> bool {
         let (made, used) = (self.function(constructor), self.function(method));
-        constructor != method && made.class.is_some() && made.class == used.class && made.is_constructor()
+        constructor != method
+            && made.class.is_some()
+            && made.class == used.class
+            && self.is_construction(constructor)
     }
 
     /// Returns `true` if what one site does is done when the other is run: it is earlier in the same function,
