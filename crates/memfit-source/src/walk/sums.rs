@@ -8,7 +8,8 @@ use crate::facts::{Flags, LoopId, StoreKind, Value};
 use crate::position::Span;
 
 /// Methods of a tensor that return it, or a copy, with its graph.
-const KEEPS_GRAPH: &[&str] = &["to", "cuda", "cpu", "float", "double", "half", "clone", "type_as", "contiguous"];
+const KEEPS_GRAPH: &[&str] =
+    &["to", "cuda", "cpu", "float", "double", "half", "clone", "type_as", "contiguous"];
 
 impl<'a> Walker<'a> {
     /// Records `x = x + v`.
