@@ -6,7 +6,7 @@ use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
 use ruff_text_size::Ranged as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::facts::{ClassId, FunctionId};
+use crate::facts::{ClassId, FunctionId, Value};
 use crate::project::Imports;
 
 /// Maximum nesting of statements that is searched.
@@ -43,6 +43,8 @@ pub(super) struct Definitions<'a> {
     elements: Vec<(&'a str, &'a str)>,
     /// Containers of models: the mode of an element is switched.
     model_lists: FxHashSet<&'a str>,
+    /// Short names of optimizers that the text gives to options.
+    options: Vec<&'static str>,
     text: &'a str,
 }
 
@@ -60,6 +62,7 @@ impl<'a> Definitions<'a> {
             starred_modules: Vec::new(),
             elements: Vec::new(),
             model_lists: FxHashSet::default(),
+            options: ["opt", "opts"].into_iter().filter(|name| are_options(text, name)).collect(),
             text,
         };
         found.body(body, None, FunctionId(0), 0);
@@ -85,6 +88,12 @@ impl<'a> Definitions<'a> {
     /// element shows.
     pub(super) fn is_one_of_models(&self, name: &str) -> bool {
         self.elements.iter().any(|(bound, container)| *bound == name && self.model_lists.contains(container))
+    }
+
+    /// Value that a name suggests, as far as the text does not use it for something else.
+    pub(super) fn suggested(&self, name: &str) -> Value {
+        let last = name.rsplit('.').next().unwrap_or(name).trim_start_matches('_');
+        if self.options.contains(&last) { Value::unknown() } else { crate::names::value_by_name(name) }
     }
 
     fn body(&mut self, body: &'a [Stmt], class: Option<ClassId>, parent: FunctionId, depth: usize) {
@@ -197,6 +206,29 @@ impl<'a> Definitions<'a> {
             _ => {}
         }
     }
+}
+
+/// Attributes of PyTorch's optimizers.
+const OF_OPTIMIZERS: &[&str] =
+    &["step", "zero_grad", "param_groups", "state", "state_dict", "load_state_dict", "defaults", "add_param_group"];
+
+/// Returns `true` if a text reads attributes of a name that optimizers do not have, and none that they have:
+/// `opt.batch_size`.
+fn are_options(text: &str, name: &str) -> bool {
+    let mut is_read = false;
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    for (at, _) in text.match_indices(name) {
+        let Some(rest) = text[at + name.len()..].strip_prefix('.') else { continue };
+        if text[..at].ends_with(is_word) {
+            continue;
+        }
+        let attribute = rest.split(|c: char| !is_word(c)).next().unwrap_or_default();
+        if OF_OPTIMIZERS.contains(&attribute) {
+            return false;
+        }
+        is_read |= !attribute.is_empty();
+    }
+    is_read
 }
 
 /// Source text of a dotted name, or of its item with a literal key: `state["step"]`.

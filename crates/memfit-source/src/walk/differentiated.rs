@@ -344,7 +344,17 @@ impl<'a> Walker<'a> {
         if self.graphs.state_of(value) == GraphState::Unknown {
             let state = if is_retained { GraphState::Retained } else { GraphState::Freed };
             let own = self.graphs.fresh(state, Weights::default());
+            let before = value.graph.clone();
             value.graph = value.graph.clone().with_own(own);
+            // What was stored of it before is the same tensor.
+            let text = self.text;
+            for (store, graph) in &mut self.frame.stores {
+                if store.value_span.slice(text) == name && *graph == before {
+                    store.value = value.clone();
+                    store.graph_then = GraphState::Kept;
+                    graph.clone_from(&value.graph);
+                }
+            }
         }
         self.frame.env.set(name, binding);
     }
