@@ -225,7 +225,7 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     };
     let class = facts.function(function).class;
     facts.calls.iter().any(|call| {
-        ["random.sample", "random.choices", "numpy.random.choice"].iter().any(|path| call.is(path))
+        ["random.sample", "random.choices", "random.choice", "numpy.random.choice"].iter().any(|path| call.is(path))
             && call.arguments.first().is_some_and(|first| context.slice(first.value_span) == target)
             && (facts.function(call.site.function).class == class && class.is_some()
                 || call.site.function == function
