@@ -43,7 +43,6 @@ use crate::facts::{
     OpKind, Site, Store, TryId,
 };
 use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
-use crate::names;
 use crate::position::Span;
 use crate::project::{ArraySwitch, ClassExport, Imports, Index, StoredParameters, Summary};
 use definitions::Definitions;

@@ -209,8 +209,16 @@ impl<'a> Definitions<'a> {
 }
 
 /// Attributes of PyTorch's optimizers.
-const OF_OPTIMIZERS: &[&str] =
-    &["step", "zero_grad", "param_groups", "state", "state_dict", "load_state_dict", "defaults", "add_param_group"];
+const OF_OPTIMIZERS: &[&str] = &[
+    "step",
+    "zero_grad",
+    "param_groups",
+    "state",
+    "state_dict",
+    "load_state_dict",
+    "defaults",
+    "add_param_group",
+];
 
 /// Returns `true` if a text reads attributes of a name that optimizers do not have, and none that they have:
 /// `opt.batch_size`.
