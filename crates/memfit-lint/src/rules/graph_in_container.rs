@@ -226,7 +226,11 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     let class = facts.function(function).class;
     facts.calls.iter().any(|call| {
         ["random.sample", "random.choices", "random.choice", "numpy.random.choice"].iter().any(|path| call.is(path))
-            && call.arguments.first().is_some_and(|first| context.slice(first.value_span) == target)
+            && call.arguments.first().is_some_and(|first| {
+                // `pools["fake"]`
+                let rest = context.slice(first.value_span).strip_prefix(target);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+            })
             && (facts.function(call.site.function).class == class && class.is_some()
                 || call.site.function == function
                 || !target.contains('.'))

@@ -6,7 +6,7 @@ use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
 use ruff_text_size::Ranged as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::facts::{ClassId, FunctionId, Value};
+use crate::facts::{ClassId, FunctionId, Kind, Value};
 use crate::project::Imports;
 
 /// Maximum nesting of statements that is searched.
@@ -43,8 +43,8 @@ pub(super) struct Definitions<'a> {
     elements: Vec<(&'a str, &'a str)>,
     /// Containers of models: the mode of an element is switched.
     model_lists: FxHashSet<&'a str>,
-    /// Short names of optimizers that the text gives to options.
-    options: Vec<&'static str>,
+    /// Names of optimizers that the text gives to options.
+    options: FxHashSet<&'a str>,
     text: &'a str,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Definitions<'a> {
             starred_modules: Vec::new(),
             elements: Vec::new(),
             model_lists: FxHashSet::default(),
-            options: ["opt", "opts"].into_iter().filter(|name| are_options(text, name)).collect(),
+            options: options(text),
             text,
         };
         found.body(body, None, FunctionId(0), 0);
@@ -220,23 +220,29 @@ const OF_OPTIMIZERS: &[&str] = &[
     "add_param_group",
 ];
 
-/// Returns `true` if a text reads attributes of a name that optimizers do not have, and none that they have:
+/// Names of optimizers of which a text reads attributes that optimizers do not have, and none that they have:
 /// `opt.batch_size`.
-fn are_options(text: &str, name: &str) -> bool {
-    let mut is_read = false;
+fn options(text: &str) -> FxHashSet<&str> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    for (at, _) in text.match_indices(name) {
-        let Some(rest) = text[at + name.len()..].strip_prefix('.') else { continue };
-        if text[..at].ends_with(is_word) {
+    let mut names: FxHashMap<&str, (bool, bool)> = FxHashMap::default();
+    for (at, _) in text.match_indices('.') {
+        let (before, after) = (&text[..at], &text[at + 1..]);
+        let name = before.rsplit(|c: char| !is_word(c)).next().unwrap_or_default().trim_start_matches('_');
+        let attribute = after.split(|c: char| !is_word(c)).next().unwrap_or_default();
+        // `optim.Adam`, `optim.lr_scheduler`
+        let is_module = attribute.starts_with(char::is_uppercase) || attribute == "lr_scheduler";
+        if attribute.is_empty() || is_module || !name.starts_with(['o', 'O']) {
             continue;
         }
-        let attribute = rest.split(|c: char| !is_word(c)).next().unwrap_or_default();
-        if OF_OPTIMIZERS.contains(&attribute) {
-            return false;
-        }
-        is_read |= !attribute.is_empty();
+        let (has_others, has_own) = names.entry(name).or_default();
+        let is_own = OF_OPTIMIZERS.contains(&attribute);
+        *has_own |= is_own;
+        *has_others |= !is_own;
     }
-    is_read
+    let are_options = |name: &&str, (has_others, has_own): (bool, bool)| {
+        has_others && !has_own && matches!(crate::names::value_by_name(name).kind, Kind::Optimizer)
+    };
+    names.into_iter().filter(|(name, uses)| are_options(name, *uses)).map(|(name, _)| name).collect()
 }
 
 /// Source text of a dotted name, or of its item with a literal key: `state["step"]`.
