@@ -6,11 +6,8 @@ use super::{
 };
 use crate::position::Span;
 
-/// Maximum number of callers, one calling the other, through which a loop is looked for.
-const MAX_CALLERS: u8 = 4;
-
-/// Maximum number of loops that are distinguished around the callers of a function.
-const MAX_LOOPS: usize = 8;
+/// Maximum number of functions whose callers are looked at, to find loops and constructors around a site.
+const MAX_CALLERS: usize = 16;
 
 impl Op {
     /// Source text of the receiver in the function that performs the operation.
@@ -139,40 +136,39 @@ impl Facts {
     /// site itself; without one, those around the calls of its function.
     pub fn loops_around<'f>(&'f self, site: &'f Site) -> Vec<(&'f Site, LoopId)> {
         let mut found = Vec::new();
-        self.collect_loops(site, MAX_CALLERS, &mut found);
-        found
-    }
-
-    fn collect_loops<'f>(&'f self, site: &'f Site, depth: u8, found: &mut Vec<(&'f Site, LoopId)>) {
-        if found.len() >= MAX_LOOPS {
-            return;
-        }
-        if let Some(looped) = site.looped {
-            found.push((site, looped));
-        } else if let Some(depth) = depth.checked_sub(1) {
-            for call in self.calls_of(site.function).filter(|call| call.site.function != site.function) {
-                self.collect_loops(&call.site, depth, found);
+        let mut seen = Vec::new();
+        let mut sites = vec![site];
+        while let Some(site) = sites.pop() {
+            if let Some(looped) = site.looped {
+                found.push((site, looped));
+            } else if !seen.contains(&site.function) && seen.len() < MAX_CALLERS {
+                seen.push(site.function);
+                sites.extend(self.calls_of(site.function).map(|call| &call.site));
             }
         }
+        found
     }
 
     /// Returns `true` for a constructor, and for a method that only constructors of the text call.
     pub fn is_construction(&self, id: FunctionId) -> bool {
-        self.is_construction_within(id, MAX_CALLERS)
-    }
-
-    fn is_construction_within(&self, id: FunctionId, depth: u8) -> bool {
-        if self.function(id).is_constructor() {
-            return true;
+        let mut seen = Vec::new();
+        let mut callers = vec![id];
+        while let Some(id) = callers.pop() {
+            if self.function(id).is_constructor() || seen.contains(&id) {
+                continue;
+            }
+            let before = callers.len();
+            let mut calls = self.calls_of(id).filter(|_| self.function(id).class.is_some());
+            let are_once = calls.by_ref().all(|call| {
+                callers.push(call.site.function);
+                call.site.looped.is_none()
+            });
+            if !are_once || callers.len() == before || seen.len() >= MAX_CALLERS {
+                return false;
+            }
+            seen.push(id);
         }
-        let Some(depth) = depth.checked_sub(1).filter(|_| self.function(id).class.is_some()) else {
-            return false;
-        };
-        let mut calls = self.calls_of(id).peekable();
-        calls.peek().is_some()
-            && calls.all(|call| {
-                call.site.looped.is_none() && self.is_construction_within(call.site.function, depth)
-            })
+        true
     }
 
     /// Returns `true` if a function makes the object that a method belongs to, or a part of it.
