@@ -179,8 +179,8 @@ pub(crate) fn grows_in_object(context: &Context<'_>, store: &Store) -> bool {
         && !is_emptied(context, class, &store.target)
 }
 
-/// Returns `true` for a container of the caller, or of the module, to which a function adds in each call: it is
-/// given to the function or named by it, and no loop around a call makes the container anew.
+/// Returns `true` for a container of the caller, or of the module, to which a function adds in each call. The
+/// function gets or names it, and no loop around a call makes the container anew.
 pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
     let facts = context.facts;
     let id = store.site.function;
@@ -229,8 +229,8 @@ pub(crate) fn loop_of_calls(context: &Context<'_>, store: &Store) -> Option<Loop
     })
 }
 
-/// Returns `true` for `__init__`, for what only it calls, and for a method that makes the object's models or optimizers, as
-/// `initialize` does in some projects.
+/// Returns `true` for `__init__`, for what only it calls, and for a method that makes the object's models or
+/// optimizers, as `initialize` does in some projects.
 fn is_constructor(facts: &Facts, id: FunctionId) -> bool {
     let makes = |call: &&Call| {
         call.site.function == id && call.site.looped.is_none() && matches!(call.result.kind, Kind::Optimizer)

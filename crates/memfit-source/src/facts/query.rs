@@ -180,8 +180,8 @@ impl Facts {
             && self.is_construction(constructor)
     }
 
-    /// Returns `true` if what one site does is done when the other is run: it is earlier in the same function,
-    /// or in the constructor of the object.
+    /// Returns `true` if one site has run when the other runs: it is earlier in the same function, or in the
+    /// constructor of the object.
     pub fn precedes(&self, earlier: &Site, later: &Site) -> bool {
         if earlier.function == later.function {
             earlier.order < later.order

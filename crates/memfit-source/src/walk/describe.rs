@@ -348,8 +348,8 @@ fn is_plain(name: &str) -> bool {
         || PLAIN.contains(&name.rsplit('.').next().unwrap_or(name))
 }
 
-/// Returns `true` for a class with the methods by which Lightning trains: its base class, in a library, is one
-/// of Lightning's.
+/// Returns `true` for a class with the methods by which Lightning trains: a library derives its base from
+/// Lightning.
 fn has_steps_of_lightning(node: &StmtClassDef) -> bool {
     let defines = |name: &str| {
         node.body.iter().any(|part| matches!(part, Stmt::FunctionDef(own) if own.name.id.as_str() == name))

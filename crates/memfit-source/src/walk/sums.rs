@@ -61,7 +61,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Returns `true` for a name, and for a call that moves or copies its value with the graph: `x.to(device)`.
+    /// Returns `true` for a name, and for a call that moves or copies its value: `x.to(device)`.
     fn is_itself(&self, name: &str, expression: &Expr) -> bool {
         let mut inner = expression;
         while let Expr::Call(call) = inner
