@@ -87,8 +87,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             Kind::Tuple(parts) if [How::Given, How::Kept].contains(&how) => {
                 parts.iter().any(|part| is_loss(part) || is_differentiated(context, store, part))
             }
-            // Each concatenation adds a node, whatever it concatenates. So does each sum of values after their
-            // backward pass.
+            // Each concatenation adds a node, whatever it concatenates.
+            // So does each sum of values after their backward pass.
             _ => {
                 let passed = matches!(store.graph_then, GraphState::Freed | GraphState::Kept);
                 let sums = store.kind == StoreKind::Add && passed && store.value.graph.has_passes();
