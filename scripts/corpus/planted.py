@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|tenth]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|eleventh]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|...|-tenth].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|tenth] --verify
+        [--write measurements/check-planted[-second|...|-eleventh].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|eleventh] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -65,7 +65,19 @@ class PlantedSet:
 
 
 # In the order in which they were planted, each after the rules had been mended on those before.
-NAMES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+NAMES = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+)
 # The planters of these sets had seen the file of kinds, in which the rules stand as well.
 KNOWING_NAMES = (*NAMES[3:7], *NAMES[8:])
 
@@ -77,7 +89,7 @@ def suffix_of(name: str) -> str:
 
 def planted_set(name: str) -> PlantedSet:
     titles = {name: f"bugs of the {name} set"}
-    article = "an" if name == "eighth" else "a"
+    article = "an" if name in ("eighth", "eleventh") else "a"
     heading = f"`memfit check` on {article} {name} set of planted bugs"
     before = NAMES[: NAMES.index(name)]
     links = ", ".join(f"[{each}](check-planted{suffix_of(each)}.md)" for each in before)

@@ -1,7 +1,9 @@
 //! Evaluation with gradients outside of loops of its own: the evaluating phase of a function or loop that
 //! also trains, a test pass now and then, and methods of a model in evaluation mode.
 
-use memfit_source::{Call, Facts, FunctionId, Grad, GuardId, Kind, LoopId, Op, OpKind, Site, Span};
+use memfit_source::{
+    Call, Facts, FunctionId, Grad, GuardId, IterableKind, Kind, LoopId, Op, OpKind, Site, Span,
+};
 
 use crate::passes::{mode_of, passes};
 use crate::query::{backwards, mode_at, words};
@@ -159,6 +161,19 @@ fn evaluating(context: &Context<'_>, op: &Op, phase: &Phase<'_>) -> Vec<Option<S
     let function = facts.function(op.site.function);
     let targets = |id: LoopId| facts.looped(id).targets.iter().any(|name| name == phase.name);
     if phase.texts.iter().any(|text| text.contains("train")) && facts.enclosing(op.site.looped).any(targets) {
+        return vec![None];
+    }
+    // `for part, is_train in [(train_part, True), (valid_part, False)]:`
+    let takes_both = |id: LoopId| {
+        let found = facts.looped(id);
+        let named = |truth: &str| words(context.slice(found.iterable)).filter(|word| *word == truth).count();
+        targets(id)
+            && matches!(found.iterable_kind, IterableKind::Literal(_))
+            && phase.texts.is_empty()
+            && named("True") > 0
+            && named("False") > 0
+    };
+    if facts.enclosing(op.site.looped).any(takes_both) {
         return vec![None];
     }
     let Some(position) = function.parameters.iter().position(|name| name == phase.name) else {

@@ -235,7 +235,7 @@ pub(crate) fn mode_of<'a>(facts: &'a Facts, pass: &Pass<'_>) -> Option<&'a Op> {
             && is_of(facts, op, pass)
     });
     let modes: Vec<&Op> = modes.collect();
-    let last = *modes.last()?;
+    let Some(last) = modes.last().copied() else { return mode_of_object(facts, pass) };
     // One test may choose between the two, as for the phases of a loop.
     let chosen = facts.guards_of(last.site.guard).filter(|id| !around.contains(id)).any(|id| {
         let test = facts.guard(id).test;
@@ -245,6 +245,19 @@ pub(crate) fn mode_of<'a>(facts: &'a Facts, pass: &Pass<'_>) -> Option<&'a Op> {
         })
     });
     (!chosen).then_some(last)
+}
+
+/// Mode of the model of a pass since its object was made: the constructor sets it, and no other method does.
+fn mode_of_object<'a>(facts: &'a Facts, pass: &Pass<'_>) -> Option<&'a Op> {
+    let class = facts.function(pass.site.function).class?;
+    let is_mode = |op: &&Op| matches!(op.kind, OpKind::EvalMode | OpKind::TrainMode);
+    let of_class = |op: &&Op| facts.function(op.site.function).class == Some(class);
+    let mut modes: Vec<&Op> =
+        facts.ops.iter().filter(is_mode).filter(of_class).filter(|op| is_of(facts, op, pass)).collect();
+    modes.sort_by_key(|op| op.site.order);
+    let is_first = |op: &&Op| facts.constructs(op.site.function, pass.site.function);
+    let last = modes.last().copied().filter(|_| modes.iter().all(is_first))?;
+    last.site.guard.is_none().then_some(last)
 }
 
 /// Returns `true` if a switch of the mode concerns the model of a pass.

@@ -179,50 +179,64 @@ pub(crate) fn grows_in_object(context: &Context<'_>, store: &Store) -> bool {
         && !is_emptied(context, class, &store.target)
 }
 
-/// Returns `true` for a container from outside of a function, to which each call of the function adds: a
-/// loop calls it, and does not make the container anew.
+/// Returns `true` for a container of the caller, or of the module, to which a function adds in each call. The
+/// function gets or names it, and no loop around a call makes the container anew.
 pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let id = store.site.function;
+    // A training step that another file calls.
+    let is_called_elsewhere = || is_step(facts, id) && facts.calls_of(id).next().is_none();
+    is_of_caller(facts, store) && is_called_elsewhere() || loop_of_calls(context, store).is_some()
+}
+
+/// Returns `true` for a container that a function gets, or that is one of the module.
+fn is_of_caller(facts: &Facts, store: &Store) -> bool {
+    let root = words(&store.target).next().unwrap_or_default();
+    let id = store.site.function;
+    // A name that the function binds is a container of its own.
+    id != FunctionId::MODULE && root != "self" && !facts.function(id).binds.iter().any(|name| name == root)
+}
+
+/// Loop that calls a function which adds to a container of its caller, and that does not make it anew.
+pub(crate) fn loop_of_calls(context: &Context<'_>, store: &Store) -> Option<LoopId> {
     let facts = context.facts;
     let id = store.site.function;
     let function = facts.function(id);
     let root = words(&store.target).next().unwrap_or_default();
-    // A name that the function binds is a container of its own.
-    if id == FunctionId::MODULE || root == "self" || function.binds.iter().any(|name| name == root) {
-        return false;
+    if !is_of_caller(facts, store) {
+        return None;
     }
     let position = function.parameters.iter().position(|name| name == root);
-    // A training step that another file calls.
-    if is_step(facts, id) && facts.calls.iter().all(|call| call.function != Some(id)) {
-        return true;
-    }
-    facts.calls.iter().filter(|call| call.function == Some(id)).any(|call| {
-        let Some(looped) = call.site.looped else { return false };
+    facts.calls.iter().filter(|call| call.function == Some(id)).find_map(|call| {
+        let looped = call.site.looped?;
+        let skipped = usize::from(function.class.is_some() && call.receiver.is_some());
         let given = match position {
             None => root,
             Some(position) => {
-                let Some(argument) = call.argument(position, root) else { return false };
+                let argument = call.argument(position.checked_sub(skipped)?, root)?;
                 context.slice(argument.value_span)
             }
         };
         // A name of the caller, which no iteration binds or empties.
         let around = facts.looped(looped);
-        words(given).next().is_some_and(|name| {
+        let stays = words(given).next().is_some_and(|name| {
             name.len() == given.len()
                 && ![&around.assigned, &around.emptied, &around.targets]
                     .iter()
                     .any(|names| names.iter().any(|known| known == name))
-        })
+        });
+        stays.then_some(looped)
     })
 }
 
-/// Returns `true` for `__init__`, and for a method that makes the object's models or optimizers, as
-/// `initialize` does in some projects.
+/// Returns `true` for `__init__`, for what only it calls, and for a method that makes the object's models or
+/// optimizers, as `initialize` does in some projects.
 fn is_constructor(facts: &Facts, id: FunctionId) -> bool {
     let makes = |call: &&Call| {
         call.site.function == id && call.site.looped.is_none() && matches!(call.result.kind, Kind::Optimizer)
     };
     let trains = || facts.ops.iter().any(|op| op.site.function == id && op.kind.updates());
-    facts.function(id).name.ends_with("__init__") || facts.calls.iter().any(|call| makes(&call)) && !trains()
+    facts.is_construction(id) || facts.calls.iter().any(|call| makes(&call)) && !trains()
 }
 
 /// Returns `true` if a method other than `__init__` clears or rebinds a container of its object.
@@ -304,19 +318,10 @@ pub(crate) fn is_step(facts: &Facts, id: FunctionId) -> bool {
 }
 
 /// Returns `true` if a site is run again and again: it is in a loop, a loop calls its function, or it is in a
-/// training step.
+/// training step whose callers are not known.
 pub(crate) fn repeats(facts: &Facts, site: &Site) -> bool {
-    let id = site.function;
-    let function = facts.function(id);
-    // `early_stopping(loss, model)`
-    let is_called = |call: &Call| match call.target.kind {
-        Kind::Object(class) => function.class == Some(class) && function.name.ends_with(".__call__"),
-        _ => false,
-    };
-    let calls = |call: &&Call| call.function == Some(id) || call.function.is_none() && is_called(call);
-    site.looped.is_some()
-        || is_step(facts, id)
-        || id != FunctionId::MODULE && facts.calls.iter().filter(calls).any(|call| call.site.looped.is_some())
+    let unknown = || facts.calls_of(site.function).next().is_none();
+    !facts.loops_around(site).is_empty() || is_step(facts, site.function) && unknown()
 }
 
 /// Returns `true` for a function that the text gives to other code, which calls it: as an argument, in an

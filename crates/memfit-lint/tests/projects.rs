@@ -567,3 +567,34 @@ loader = DataLoader(dataset=Corpus(lines, True), num_workers=4)
     let other = main.replace("DataLoader(dataset=Corpus(lines, True),", "DataLoader(Images(),");
     assert_eq!(files_with_finding("cuda-in-worker", &files(&other)), [] as [&str; 0]);
 }
+
+#[test]
+fn a_loss_is_known_by_the_function_of_another_file_that_differentiates_it() {
+    let agent = "\
+import torch
+from steps import update
+
+class Agent:
+    def __init__(self, optimizer, objective):
+        self.optimizer = optimizer
+        self.objective = objective
+        self.losses = []
+
+    def learn(self, batch):
+        loss, error = self.objective(batch)
+        self.losses.append(loss)
+        update(self.optimizer, loss)
+        return float(error)
+";
+    let update = |body: &str| {
+        format!(
+            "import torch\n\ndef update(optimizer, loss):\n    optimizer.zero_grad()\n    {body}\n    optimizer.step()\n"
+        )
+    };
+    let found = |body: &str| {
+        files_with_finding("tensor-running-loss", &[("agent.py", agent), ("steps.py", &update(body))])
+    };
+    assert_eq!(found("loss.backward()"), ["agent.py"]);
+    // What it differentiates is computed of the argument.
+    assert_eq!(found("torch.nn.functional.mse_loss(loss, target).backward()"), Vec::<String>::new());
+}

@@ -43,7 +43,6 @@ use crate::facts::{
     OpKind, Site, Store, TryId,
 };
 use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
-use crate::names;
 use crate::position::Span;
 use crate::project::{ArraySwitch, ClassExport, Imports, Index, StoredParameters, Summary};
 use definitions::Definitions;
@@ -464,7 +463,7 @@ impl<'a> Walker<'a> {
             let of_model = self.facts.class(class).is_module.then_some(class);
             return Value { class: of_model, ..Value::from_kind(kind) };
         }
-        let mut value = names::value_by_name(name);
+        let mut value = self.definitions.suggested(name);
         if let Some(seed) = self.seeds.get(&(id, index)).filter(|seed| self.pass == 2 && !seed.is_unknown()) {
             value = seed.clone();
             // One of several models has the parameter's name, which each call gives a meaning.

@@ -35,6 +35,7 @@
 
 use memfit_source::{Call, DType, Flags, Grad, Kind, OpKind};
 
+use crate::passes::runs_model;
 use crate::query::{backwards, repeats, trained_in_half};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -96,7 +97,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let halved = computed
             || facts.ops.iter().any(|other| {
-                other.kind == OpKind::Forward
+                let is_called = other.kind == OpKind::Forward
+                    || runs_model(other) && other.call.and_then(|call| facts.bound_to(call)) == Some(loss);
+                is_called
                     && other.site.function == op.site.function
                     && other.site.looped == op.site.looped
                     && other.site.order < op.site.order

@@ -54,13 +54,16 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is("torch.load") && !call.is_open()) {
-        let Some(name) = facts.bound_to(call.span).filter(|name| words(name).eq([*name])) else { continue };
+        let is_name = |name: &&str| words(name).eq([*name]);
+        let is_attribute = |name: &&str| name.strip_prefix("self.").is_some_and(|rest| words(rest).eq([rest]));
+        let bound = facts.bound_to(call.span);
+        let Some(name) = bound.filter(|name| is_name(name) || is_attribute(name)) else { continue };
         if !is_on_card(call) || is_let_go(facts, call, name) || !is_copied(facts, call, name) {
             continue;
         }
         let trains = facts.ops.iter().find(|op| {
-            op.site.function == call.site.function
-                && op.site.order > call.site.order
+            facts.precedes(&call.site, &op.site)
+                && (op.site.function == call.site.function || name.starts_with("self."))
                 && op.site.looped.is_some()
                 && matches!(op.kind, OpKind::Backward(_))
         });
@@ -85,11 +88,14 @@ fn is_on_card(call: &Call) -> bool {
 /// Returns `true` if the function deletes the name, or binds it to something else.
 fn is_let_go(facts: &Facts, load: &Call, name: &str) -> bool {
     let body = match load.site.function {
-        memfit_source::FunctionId::MODULE => facts.text.as_ref(),
-        id => facts.slice(facts.function(id).span),
+        id if id != memfit_source::FunctionId::MODULE && !name.starts_with("self.") => {
+            facts.slice(facts.function(id).span)
+        }
+        _ => facts.text.as_ref(),
     };
     let deletes = |line: &str| {
-        line.trim().strip_prefix("del ").is_some_and(|names| words(names).any(|word| word == name))
+        let names = line.trim().strip_prefix("del ");
+        names.is_some_and(|names| names.split(',').any(|deleted| deleted.trim() == name))
     };
     let binds =
         |line: &str| memfit_source::assigned_text(line, name).is_some_and(|value| !value.contains("load("));
@@ -99,7 +105,9 @@ fn is_let_go(facts: &Facts, load: &Call, name: &str) -> bool {
 /// Returns `true` if a model gets the checkpoint, and nothing else of the function keeps it.
 fn is_copied(facts: &Facts, load: &Call, name: &str) -> bool {
     let here = |call: &&Call| call.site.function == load.site.function;
-    let root = |text: &str| words(text).next() == Some(name);
+    let root = |text: &str| {
+        text.strip_prefix(name).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    };
     let copied = facts.calls.iter().filter(here).any(|call| {
         call.is_method("load_state_dict")
             && call.arguments.first().is_some_and(|given| root(facts.slice(given.value_span)))

@@ -30,7 +30,7 @@
 
 use memfit_source::{Call, Facts, IterableKind, LoopId};
 
-use crate::query::is_guarded;
+use crate::query::{is_guarded, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -39,12 +39,16 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is("torch.compile")) {
-        let Some(looped) = call.site.looped else { continue };
-        let over_batches = facts.over_batches(looped);
-        if !over_batches && !compiles_again(facts, call, looped) {
-            continue;
-        }
-        if !is_guarded(facts, &call.site, looped) {
+        // A function that compiles may be called by the loop.
+        let around = facts.loops_around(&call.site);
+        let found = around.iter().find_map(|(site, looped)| {
+            let over_batches = facts.over_batches(*looped);
+            let is_same = site.function == call.site.function;
+            let outside = is_same || call.site.guard.is_none() && is_outside(facts, call);
+            let again = outside && (over_batches || compiles_again(facts, call, *looped));
+            (again && !is_guarded(facts, site, *looped)).then_some((*looped, over_batches))
+        });
+        if let Some((looped, over_batches)) = found {
             let (what, over) = if over_batches { ("iteration", "batches") } else { ("epoch", "epochs") };
             findings
                 .report(call.span, format!("the model is compiled in every {what}"))
@@ -52,6 +56,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("compile it once, before the loop");
         }
     }
+}
+
+/// Returns `true` if a function compiles what is there before it is called: an attribute of its object, or a
+/// name of the module.
+fn is_outside(facts: &Facts, call: &Call) -> bool {
+    let function = facts.function(call.site.function);
+    let root = call.arguments.first().and_then(|given| words(facts.slice(given.value_span)).next());
+    root.is_some_and(|root| {
+        root == "self" && !function.is_constructor()
+            || root != "self" && !function.binds.iter().chain(&function.parameters).any(|name| name == root)
+    })
 }
 
 /// Returns `true` for a loop around a loop over batches, in which nothing makes what is compiled anew, such

@@ -39,8 +39,8 @@ use memfit_source::{
 
 use crate::data::is_over_data;
 use crate::query::{
-    grows, has_constant_key, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device, returns_tensor,
-    words,
+    backwards, grows, has_constant_key, is_emptied, is_fed_to_models, is_large_on_gpu, joined_on_device,
+    loop_of_calls, returns_tensor, words,
 };
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -68,15 +68,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && store.value.graph.is_none();
         // After the backward pass, an output has no activations left, but its own storage.
         let after = |state: GraphState| matches!(state, GraphState::Freed | GraphState::Kept);
-        let passed = (after(store.graph_then) || store.graph_then == GraphState::Live) && after(store.graph);
+        let freed = after(store.graph) || is_freed_by_callers(context, store);
+        let passed = (after(store.graph_then) || store.graph_then == GraphState::Live) && freed;
         if !(cut || passed) || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) {
             continue;
         }
         let grown = if store.kind == StoreKind::Join { store.grows } else { grows(facts, store) };
+        // A container of the caller grows in the loop that calls the function.
+        let by_calls = grown.is_none() && store.site.looped.is_none();
+        let grown = grown.or_else(|| loop_of_calls(context, store).filter(|_| by_calls));
         let Some(looped) = grown else { continue };
         // Only loops over data, not over a few parts. Around the loop in which it grows, it is made anew.
         let mut growing =
-            facts.enclosing(store.site.looped).take_while(|id| Some(*id) != facts.looped(looped).parent);
+            facts.enclosing(if by_calls { Some(looped) } else { store.site.looped })
+                .take_while(|id| Some(*id) != facts.looped(looped).parent);
         let over_data = |id| is_over_data(context, id) || passed && steps_in(facts, id);
         if !growing.any(over_data)
             || is_dictionary(context, store)
@@ -108,6 +113,23 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+/// Returns `true` if a function hands on what it computes of a value, and each of its callers runs a backward
+/// pass through that: the value has no activations left then.
+fn is_freed_by_callers(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let id = store.site.function;
+    let mut calls = facts.calls.iter().filter(|call| call.function == Some(id)).peekable();
+    calls.peek().is_some()
+        && facts.function(id).returned.overlaps(&store.value.graph)
+        && calls.all(|call| {
+            backwards(facts).any(|(op, pass)| {
+                let is_plain = pass.retain.is_none() && pass.create.is_none() && op.via.is_none();
+                let follows = op.site.function == call.site.function && op.site.order > call.site.order;
+                is_plain && follows && pass.loss.graph.overlaps(&call.result.graph)
+            })
+        })
 }
 
 /// Number of training steps from which it matters that each keeps a tensor.

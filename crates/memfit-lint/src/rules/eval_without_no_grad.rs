@@ -36,7 +36,7 @@
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
 use memfit_source::{
-    Facts, FunctionId, GraphState, IterableKind, LoopId, OpKind, Overlap, Span, Store, StoreKind,
+    Facts, FunctionId, GraphState, IterableKind, LoopId, Op, OpKind, Overlap, Span, Store, StoreKind,
 };
 
 use crate::data::is_over_data;
@@ -195,8 +195,7 @@ fn adapts(context: &Context<'_>, pass: &Pass<'_>) -> bool {
 fn is_frozen_before(context: &Context<'_>, pass: &Pass<'_>) -> bool {
     let facts = context.facts;
     let mut sets = facts.ops.iter().filter(|op| {
-        op.site.function == pass.site.function
-            && op.site.order < pass.site.order
+        facts.precedes(&op.site, pass.site)
             && matches!(op.kind, OpKind::RequireGrad { .. })
             && (op.receiver == pass.receiver
                 || pass.weights.is_some_and(|weights| facts.overlap(&op.weights, weights) == Overlap::Yes))
@@ -220,9 +219,15 @@ fn moves_targets(context: &Context<'_>, looped: LoopId) -> bool {
 }
 
 /// Returns `true` if the model's output is not bound to a name, so that it is freed before the next forward
-/// pass.
+/// pass. A function of the text may bind it until it returns.
 fn is_dropped(context: &Context<'_>, pass: &Pass<'_>) -> bool {
-    context.facts.calls.iter().any(|call| call.span == pass.span && call.is_statement)
+    let facts = context.facts;
+    let is_statement = |span: Span| facts.calls.iter().any(|call| call.span == span && call.is_statement);
+    let is_bound = |op: &Op| {
+        let is_it = op.kind == OpKind::Forward && op.call == Some(pass.span) && op.via != Some(FunctionId::MODULE);
+        is_it && !op.deep && facts.bound_to(op.span).is_some()
+    };
+    is_statement(pass.span) && !facts.ops.iter().any(is_bound)
 }
 
 fn is_plain_name(text: &str) -> bool {

@@ -126,12 +126,12 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
             let forward = facts.ops.iter().rfind(|forward| {
                 forward.kind == OpKind::Forward
                     && forward.site.function == op.site.function
-                    && forward.via.is_none()
+                    && forward.via != Some(FunctionId::MODULE)
                     && forward.site.order < op.site.order
                     && forward.weights == *pass
             });
             let Some(forward) = forward else { continue };
-            let name = &forward.receiver;
+            let name = forward.own_receiver();
             // Its optimizer is what leaves a part out.
             let made = holders.first().filter(|_| why.contains("a part")).map(|made| made.span);
             let found = findings.report(

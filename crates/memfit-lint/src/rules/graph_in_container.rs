@@ -84,7 +84,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 // A model computes its output from what it collects.
                 let class = facts.function(store.site.function).class;
                 let is_of_model = class.is_some_and(|class| facts.class(class).is_module);
-                !store.escapes
+                (!store.escapes || is_only_reported(context, store))
                     && !is_of_model
                     && !is_held_anyway
                     && !context.project.differentiates
@@ -128,6 +128,25 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Returns `true` for a container of an object of which the text only takes numbers, in functions that run no
+/// backward pass: nothing trains on what it has.
+fn is_only_reported(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let Some(attribute) = store.target.strip_prefix("self.").filter(|name| !name.contains('.')) else {
+        return false;
+    };
+    let text: &str = &facts.text;
+    let dotted = format!(".{attribute}");
+    // Another object, or one of a subclass elsewhere, may have it as well.
+    let is_own = text.matches(dotted.as_str()).count() == text.matches(store.target.as_str()).count();
+    let trains = |(op, _): (&Op, &Backward)| {
+        let function = context.slice(facts.function(op.site.function).span);
+        words(function).any(|word| word == attribute)
+    };
+    let is_handed_on = facts.function(store.site.function).returned.overlaps(&store.value.graph);
+    is_own && !is_handed_on && takes_numbers(text, &store.target) && !backwards(facts).any(trains)
+}
+
 /// Returns `true` for a running sum of values whose graphs `retain_graph` keeps, which nothing trains on.
 fn sums_retained(context: &Context<'_>, store: &Store) -> bool {
     let facts = context.facts;
@@ -151,7 +170,7 @@ pub(super) fn keeps_retained(context: &Context<'_>, op: &Op, backward: &Backward
         let adds = matches!(store.kind, StoreKind::Append | StoreKind::Join);
         store.graph == GraphState::Retained
             && store.site.function == op.site.function
-            && store.value.graph.overlaps(&backward.loss.graph)
+            && (store.value.graph.overlaps(&backward.loss.graph) || store.value.graph.overlaps(&op.graph))
             && (adds && grows(facts, store).is_some() || sums_retained(context, store))
     })
 }
@@ -206,8 +225,12 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     };
     let class = facts.function(function).class;
     facts.calls.iter().any(|call| {
-        ["random.sample", "random.choices", "numpy.random.choice"].iter().any(|path| call.is(path))
-            && call.arguments.first().is_some_and(|first| context.slice(first.value_span) == target)
+        ["random.sample", "random.choices", "random.choice", "numpy.random.choice"].iter().any(|path| call.is(path))
+            && call.arguments.first().is_some_and(|first| {
+                // `pools["fake"]`
+                let rest = context.slice(first.value_span).strip_prefix(target);
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+            })
             && (facts.function(call.site.function).class == class && class.is_some()
                 || call.site.function == function
                 || !target.contains('.'))

@@ -31,7 +31,7 @@
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
 
-use memfit_source::OpKind;
+use memfit_source::{FunctionId, OpKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -41,7 +41,9 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (index, op) in facts.ops.iter().enumerate() {
-        if !matches!(op.kind, OpKind::ZeroGrad { .. }) || op.via.is_some() {
+        // A function of the text may clear them; what one does in loops of its own is seen there.
+        let is_elsewhere = op.via == Some(FunctionId::MODULE) || op.via.is_some() && op.deep;
+        if !matches!(op.kind, OpKind::ZeroGrad { .. }) || is_elsewhere {
             continue;
         }
         let Some(looped) = op.site.looped else { continue };

@@ -45,7 +45,7 @@
 //! ## References
 //! - [Parameter](https://docs.pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html)
 
-use memfit_source::{Call, Flags, Kind, OpKind, Overlap};
+use memfit_source::{Call, Facts, Flags, Kind, OpKind, Overlap};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -74,7 +74,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let Some(name) = facts.bound_to(made.span) else { continue };
         // It is called in a training step.
-        let reached = facts.calls.iter().filter(|call| context.slice(call.callee) == name).find_map(|call| {
+        let runs = |call: &&Call| context.slice(call.callee) == name || is_run_by(facts, call, name);
+        let reached = facts.calls.iter().filter(runs).find_map(|call| {
             facts.ops.iter().find(|op| {
                 matches!(op.kind, OpKind::Backward(_))
                     && op.site.function == call.site.function
@@ -103,4 +104,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help(format!("give the optimizer `{name}.parameters()` as well"));
         }
     }
+}
+
+/// Returns `true` for the call of a function of the text that gets the loss, calls it, and returns what it
+/// gives.
+fn is_run_by(facts: &Facts, call: &Call, name: &str) -> bool {
+    let Some(id) = call.function.filter(|id| facts.function(*id).hands_on) else { return false };
+    let parameters = &facts.function(id).parameters;
+    parameters.iter().enumerate().any(|(index, parameter)| {
+        let skipped = usize::from(call.receiver.is_some() && facts.function(id).class.is_some());
+        let given = index.checked_sub(skipped).and_then(|index| call.argument(index, parameter));
+        given.is_some_and(|given| facts.slice(given.value_span) == name)
+            && facts
+                .calls
+                .iter()
+                .any(|inner| inner.site.function == id && facts.slice(inner.callee) == parameter.as_str())
+    })
 }

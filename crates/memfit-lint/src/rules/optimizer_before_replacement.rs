@@ -246,8 +246,10 @@ fn of_schedulers(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !is_path(name) || !is_path(optimizer) {
             continue;
         }
+        // A method may replace what the constructor of its object made.
         let later = |call: &&Call| {
-            call.site.function == scheduler.site.function
+            (call.site.function == scheduler.site.function
+                || facts.constructs(scheduler.site.function, call.site.function))
                 && call.span.start > scheduler.span.end
                 && call.site.looped == scheduler.site.looped
                 && !facts.are_exclusive(&call.site, &scheduler.site)
@@ -264,13 +266,13 @@ fn of_schedulers(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let later_step = facts.calls.iter().find(|call| {
             call.is_method("step")
-                && call.site.function == scheduler.site.function
+                && call.site.function == anew.site.function
                 && call.receiver.as_ref().is_some_and(|of| context.slice(of.span) == name)
                 && call.span.start > anew.span.end
         });
         // Steps of before may have been meant for the first optimizer, as in phases of a training.
         let earlier = facts.ops.iter().any(|op| {
-            op.site.function == scheduler.site.function
+            [scheduler.site.function, anew.site.function].contains(&op.site.function)
                 && op.span.start > scheduler.span.end
                 && op.span.end < anew.span.start
                 && matches!(op.kind, OpKind::Step { .. } | OpKind::Backward(_))

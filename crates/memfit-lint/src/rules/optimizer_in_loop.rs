@@ -43,8 +43,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in
         facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer) && call.path.is_some())
     {
-        let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
-        let guarded = is_guarded(facts, &call.site, looped);
+        // A function that makes it may be called by the loop.
+        let around = facts.loops_around(&call.site);
+        let around = around.iter().find(|(_, looped)| facts.over_batches(*looped));
+        let Some((site, looped)) = around.copied() else { continue };
+        let own = call.site.function != site.function && call.site.guard.is_some();
+        let guarded = own || is_guarded(facts, site, looped);
         let steps = facts
             .ops
             .iter()
@@ -52,9 +56,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // If the model is created in the loop as well, each iteration is a training of its own.
         let fresh = facts.calls.iter().any(|other| {
             other.result.is_module()
-                && other.site.looped == Some(looped)
                 && other.receiver.is_none()
-                && other.site.order < call.site.order
+                && (other.site.looped == Some(looped) && other.site.order < site.order
+                    || other.site.function == call.site.function
+                        && call.site.function != site.function
+                        && other.site.order < call.site.order)
         });
         if steps && !guarded && !fresh {
             findings

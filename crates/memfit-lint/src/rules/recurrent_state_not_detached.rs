@@ -103,6 +103,22 @@ pub(super) fn carried_state(context: &Context<'_>, op: &Op, backward: &Backward)
             Some((call.span, name.to_owned()))
         })
     })
+    .or_else(|| state_of_object(context, looped).filter(|_| !backward.freed.is_none()))
+}
+
+/// Call in a method that a loop calls by which the object hands a state to the next iteration:
+/// `out, self.hidden = net(x, self.hidden)`.
+fn state_of_object(context: &Context<'_>, looped: LoopId) -> Option<(Span, String)> {
+    let facts = context.facts;
+    let runs = |op: &&Op| op.kind == OpKind::Forward && op.site.grad == Grad::On && !op.deep;
+    facts.ops_in(looped).filter(runs).find_map(|op| {
+        let id = op.via.filter(|id| facts.function(*id).class.is_some() && op.call.is_some())?;
+        let call = facts.calls.iter().find(|call| call.span == op.span && call.site.function == id)?;
+        let bound = facts.bound_to(call.span).filter(|_| !cuts_state(facts, call))?;
+        let given = call.arguments.iter().flat_map(|given| names(context.slice(given.value_span)));
+        let state = given.filter(|name| name.starts_with("self.")).find(|name| names(bound).any(|own| own == *name))?;
+        Some((call.span, state.to_owned()))
+    })
 }
 
 /// Returns `true` for the call of a model whose class detaches values: the state that it returns may be cut.

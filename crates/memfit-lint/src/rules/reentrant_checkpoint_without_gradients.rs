@@ -116,6 +116,9 @@ fn is_leaf(context: &Context<'_>, call: &Call, input: &Argument) -> bool {
         return !matches!(input.value.kind, Kind::Module | Kind::Tuple(_) | Kind::Container { .. });
     }
     let function = facts.function(call.site.function);
+    if function.class.is_none() {
+        return is_given_leaves(facts, call, input);
+    }
     let Some(class) = function.class.filter(|_| function.name.ends_with(".forward")) else { return false };
     let Some(index) = function.inputs.iter().position(|graph| *graph == input.value.graph) else {
         return false;
@@ -147,6 +150,23 @@ fn takes_images(facts: &Facts, layer: &str) -> bool {
         let last = first.rsplit('.').next().unwrap_or(first);
         channels.contains(&last) && !call.is("torch.nn.Linear")
     })
+}
+
+/// Returns `true` for a parameter of a function that each call of the text gives a value without a graph.
+fn is_given_leaves(facts: &Facts, call: &Call, input: &Argument) -> bool {
+    let function = facts.function(call.site.function);
+    let Some(index) = function.inputs.iter().position(|graph| *graph == input.value.graph) else {
+        return false;
+    };
+    let name = function.parameters.get(index).map_or("", String::as_str);
+    let mut calls = facts.calls_of(call.site.function).peekable();
+    calls.peek().is_some()
+        && calls.all(|call| {
+            call.argument(index, name).is_some_and(|given| {
+                let is_tensor = !matches!(given.value.kind, Kind::Module | Kind::Tuple(_) | Kind::Container { .. });
+                given.value.graph.is_none() && is_tensor
+            })
+        })
 }
 
 /// Returns `true` for a class that no other class of its file has as a base, and that is no discriminator of

@@ -59,8 +59,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .iter()
         .any(|call| call.is_method("scale") && of_scaler(call) || call.is_method("scale_loss"));
     let updates = facts.calls.iter().any(|call| call.is_method("update") && of_scaler(call));
-    let handed =
-        facts.functions.iter().flat_map(|function| &function.parameters).any(|name| names_scaler(name));
+    // What a function gets from calls of this text is known.
+    let is_given = |id: &FunctionId| {
+        facts.function(*id).parameters.iter().any(|name| names_scaler(name))
+            && facts.calls_of(*id).next().is_none()
+    };
+    // Unknown code that gets the scaler may do the rest.
+    let is_passed = |call: &Call| {
+        let takes = |given: &memfit_source::Argument| matches!(given.value.kind, Kind::Scaler(Some(_)));
+        !call.is_followed && call.arguments.iter().any(takes)
+    };
+    let handed = facts.function_ids().any(|id| is_given(&id)) || facts.calls.iter().any(is_passed);
     let first = made.first().map(|call| call.span);
     // A function may get a scaler that another file makes.
     let given = made.is_empty() && handed && !context.project.scalers.off;

@@ -88,7 +88,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 parts.iter().any(|part| is_loss(part) || is_differentiated(context, store, part))
             }
             // Each concatenation adds a node, whatever it concatenates.
-            _ => store.kind == StoreKind::Join || is_loss(&store.value),
+            // So does each sum of values after their backward pass.
+            _ => {
+                let passed = matches!(store.graph_then, GraphState::Freed | GraphState::Kept);
+                let sums = store.kind == StoreKind::Add && passed && store.value.graph.has_passes();
+                store.kind == StoreKind::Join || sums || is_loss(&store.value)
+            }
         };
         let grown = || match store.kind {
             StoreKind::Join => store.grows.is_some(),
@@ -205,12 +210,15 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             && store.target.starts_with("self.")
             && !store.value.graph.is_none()
             && (is_returned || is_loss(&store.value) || store.value.graph.is_certain())
-            && (if sums { !is_set_before(context, store) } else { is_emptied(context, class, &store.target) })
+            && !(sums && is_set_before(context, store))
         {
+            let target = &store.target;
             let message = if sums {
-                format!("`{}` stays a tensor: its graph grows by a node in every step", store.target)
+                format!("`{target}` stays a tensor: its graph grows by a node in every step")
+            } else if is_emptied(context, class, target) {
+                format!("`{target}` keeps the graph nodes of every step's loss until it is cleared")
             } else {
-                format!("`{}` keeps the graph nodes of every step's loss until it is cleared", store.target)
+                format!("`{target}` keeps the graph nodes of every step's loss: nothing clears it")
             };
             findings.report(store.value_span, message).help(format!("store `{text}.detach()`")).fix(
                 Fix::safe("Store the detached loss", vec![Edit::insert(store.value_span.end, ".detach()")]),

@@ -32,7 +32,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Op, OpKind, Overlap, Span};
+use memfit_source::{FunctionId, Op, OpKind, Overlap, Span};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -60,8 +60,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Finds `zero_grad()` in the loop over the micro-batches of a step, which follows the loop.
 fn in_micro_batches(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for clear in facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. }) && op.via.is_none())
-    {
+    // A function that the loop calls may clear them; what it does in loops of its own is seen there.
+    let is_seen = |op: &Op| op.via.is_none() || op.via != Some(FunctionId::MODULE) && !op.deep;
+    let clears = facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. }));
+    for clear in clears.filter(|op| is_seen(op)) {
         let Some(looped) = clear.site.looped else { continue };
         let inner = facts.looped(looped);
         // A loop that tries again starts anew.

@@ -2,14 +2,24 @@
 
 use super::{
     Call, Class, ClassId, Facts, Function, FunctionId, Guard, GuardId, Handler, HandlerId, IterableKind,
-    LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site, Store,
+    Kind, LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site, Store,
 };
 use crate::position::Span;
+
+/// Maximum number of functions whose callers are looked at, to find loops and constructors around a site.
+const MAX_CALLERS: usize = 16;
 
 impl Op {
     /// Source text of the receiver in the function that performs the operation.
     pub fn own_receiver(&self) -> &str {
         self.receiver.rsplit(".<locals>.").next().unwrap_or(&self.receiver)
+    }
+}
+
+impl Function {
+    /// Returns `true` for the method that makes an object.
+    pub fn is_constructor(&self) -> bool {
+        self.class.is_some() && self.name.ends_with(".__init__")
     }
 }
 
@@ -105,6 +115,79 @@ impl Facts {
     /// A branch and its enclosing branches, innermost first.
     pub fn guards_of(&self, from: Option<GuardId>) -> impl Iterator<Item = GuardId> + '_ {
         std::iter::successors(from, |id| self.guard(*id).parent)
+    }
+
+    /// Calls of a function in the text. Creating an object calls its `__init__`, calling it its `__call__`.
+    pub fn calls_of(&self, id: FunctionId) -> impl Iterator<Item = &Call> + '_ {
+        let function = self.function(id);
+        let method = function.name.rsplit('.').next().unwrap_or_default();
+        let by_object = move |call: &Call| match call.target.kind {
+            Kind::Class(class) => method == "__init__" && function.class == Some(class),
+            Kind::Object(class) => method == "__call__" && function.class == Some(class),
+            _ => false,
+        };
+        self.calls.iter().filter(move |call| {
+            id != FunctionId::MODULE
+                && (call.function == Some(id) || call.function.is_none() && by_object(call))
+        })
+    }
+
+    /// Loops that run a site, each with the site in its function that it runs: the innermost one around the
+    /// site itself; without one, those around the calls of its function.
+    pub fn loops_around<'f>(&'f self, site: &'f Site) -> Vec<(&'f Site, LoopId)> {
+        let mut found = Vec::new();
+        let mut seen = Vec::new();
+        let mut sites = vec![site];
+        while let Some(site) = sites.pop() {
+            if let Some(looped) = site.looped {
+                found.push((site, looped));
+            } else if !seen.contains(&site.function) && seen.len() < MAX_CALLERS {
+                seen.push(site.function);
+                sites.extend(self.calls_of(site.function).map(|call| &call.site));
+            }
+        }
+        found
+    }
+
+    /// Returns `true` for a constructor, and for a method that only constructors of the text call.
+    pub fn is_construction(&self, id: FunctionId) -> bool {
+        let mut seen = Vec::new();
+        let mut callers = vec![id];
+        while let Some(id) = callers.pop() {
+            if self.function(id).is_constructor() || seen.contains(&id) {
+                continue;
+            }
+            let before = callers.len();
+            let mut calls = self.calls_of(id).filter(|_| self.function(id).class.is_some());
+            let are_once = calls.by_ref().all(|call| {
+                callers.push(call.site.function);
+                call.site.looped.is_none()
+            });
+            if !are_once || callers.len() == before || seen.len() >= MAX_CALLERS {
+                return false;
+            }
+            seen.push(id);
+        }
+        true
+    }
+
+    /// Returns `true` if a function makes the object that a method belongs to, or a part of it.
+    pub fn constructs(&self, constructor: FunctionId, method: FunctionId) -> bool {
+        let (made, used) = (self.function(constructor), self.function(method));
+        constructor != method
+            && made.class.is_some()
+            && made.class == used.class
+            && self.is_construction(constructor)
+    }
+
+    /// Returns `true` if one site has run when the other runs: it is earlier in the same function, or in the
+    /// constructor of the object.
+    pub fn precedes(&self, earlier: &Site, later: &Site) -> bool {
+        if earlier.function == later.function {
+            earlier.order < later.order
+        } else {
+            self.constructs(earlier.function, later.function)
+        }
     }
 
     /// Returns `true` if two sites are in different branches of one `if`.

@@ -19,7 +19,7 @@ impl<'a> Walker<'a> {
             && value.loader.is_none()
             && !value.is(Flags::BATCH);
         if (value.is_unknown() || is_moved) && !matches!(how, CounterBinding::Target(_)) {
-            let suggested = names::value_by_name(name);
+            let suggested = self.definitions.suggested(name);
             if !suggested.is_unknown() && (!is_moved || suggested.is_module()) {
                 let graph = value.graph;
                 value = Value {
@@ -144,7 +144,7 @@ impl<'a> Walker<'a> {
             return (Value::from_kind(Kind::Path(self.names.builtin(name))), CounterBinding::Elsewhere);
         }
         if self.definitions.starred || self.module.contains_key(name) || self.frame.globals.contains(name) {
-            let value = names::value_by_name(name);
+            let value = self.definitions.suggested(name);
             // `from x import *` usually brings the conventional names along.
             let module = names::conventional_path(name).filter(|_| value.is_unknown());
             let value = module.map_or(value, |path| Value::from_kind(Kind::Path(self.names.intern(path))));
@@ -153,7 +153,7 @@ impl<'a> Walker<'a> {
         if let Some(path) = names::conventional_path(name) {
             return (Value::from_kind(Kind::Path(self.names.intern(path))), CounterBinding::Nowhere);
         }
-        let mut value = names::value_by_name(name);
+        let mut value = self.definitions.suggested(name);
         if value.is_unknown() {
             value.kind = Kind::Undefined;
         }

@@ -6,7 +6,7 @@ use ruff_python_ast::{Expr, Stmt, StmtClassDef, StmtFunctionDef};
 use ruff_text_size::Ranged as _;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::facts::{ClassId, FunctionId};
+use crate::facts::{ClassId, FunctionId, Kind, Value};
 use crate::project::Imports;
 
 /// Maximum nesting of statements that is searched.
@@ -43,6 +43,8 @@ pub(super) struct Definitions<'a> {
     elements: Vec<(&'a str, &'a str)>,
     /// Containers of models: the mode of an element is switched.
     model_lists: FxHashSet<&'a str>,
+    /// Names of optimizers that the text gives to options.
+    options: FxHashSet<&'a str>,
     text: &'a str,
 }
 
@@ -60,6 +62,7 @@ impl<'a> Definitions<'a> {
             starred_modules: Vec::new(),
             elements: Vec::new(),
             model_lists: FxHashSet::default(),
+            options: options(text),
             text,
         };
         found.body(body, None, FunctionId(0), 0);
@@ -85,6 +88,12 @@ impl<'a> Definitions<'a> {
     /// element shows.
     pub(super) fn is_one_of_models(&self, name: &str) -> bool {
         self.elements.iter().any(|(bound, container)| *bound == name && self.model_lists.contains(container))
+    }
+
+    /// Value that a name suggests, as far as the text does not use it for something else.
+    pub(super) fn suggested(&self, name: &str) -> Value {
+        let last = name.rsplit('.').next().unwrap_or(name).trim_start_matches('_');
+        if self.options.contains(&last) { Value::unknown() } else { crate::names::value_by_name(name) }
     }
 
     fn body(&mut self, body: &'a [Stmt], class: Option<ClassId>, parent: FunctionId, depth: usize) {
@@ -197,6 +206,43 @@ impl<'a> Definitions<'a> {
             _ => {}
         }
     }
+}
+
+/// Attributes of PyTorch's optimizers.
+const OF_OPTIMIZERS: &[&str] = &[
+    "step",
+    "zero_grad",
+    "param_groups",
+    "state",
+    "state_dict",
+    "load_state_dict",
+    "defaults",
+    "add_param_group",
+];
+
+/// Names of optimizers of which a text reads attributes that optimizers do not have, and none that they have:
+/// `opt.batch_size`.
+fn options(text: &str) -> FxHashSet<&str> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut names: FxHashMap<&str, (bool, bool)> = FxHashMap::default();
+    for (at, _) in text.match_indices('.') {
+        let (before, after) = (&text[..at], &text[at + 1..]);
+        let name = before.rsplit(|c: char| !is_word(c)).next().unwrap_or_default().trim_start_matches('_');
+        let attribute = after.split(|c: char| !is_word(c)).next().unwrap_or_default();
+        // `optim.Adam`, `optim.lr_scheduler`
+        let is_module = attribute.starts_with(char::is_uppercase) || attribute == "lr_scheduler";
+        if attribute.is_empty() || is_module || !name.starts_with(['o', 'O']) {
+            continue;
+        }
+        let (has_others, has_own) = names.entry(name).or_default();
+        let is_own = OF_OPTIMIZERS.contains(&attribute);
+        *has_own |= is_own;
+        *has_others |= !is_own;
+    }
+    let are_options = |name: &&str, (has_others, has_own): (bool, bool)| {
+        has_others && !has_own && matches!(crate::names::value_by_name(name).kind, Kind::Optimizer)
+    };
+    names.into_iter().filter(|(name, uses)| are_options(name, *uses)).map(|(name, _)| name).collect()
 }
 
 /// Source text of a dotted name, or of its item with a literal key: `state["step"]`.

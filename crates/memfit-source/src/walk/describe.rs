@@ -35,9 +35,15 @@ impl<'a> Walker<'a> {
                 .filter(|base| !self.definitions.top_classes.contains_key(base.as_str()))
                 .filter_map(|base| Some((base.clone(), self.imports.class(base)?)))
                 .collect();
+            // A class of the project, or of PyTorch itself, has steps that the project calls.
+            let is_of_library = imported.is_empty()
+                && bases.iter().all(|base| {
+                    !base.starts_with("torch.") && !self.definitions.top_classes.contains_key(base.as_str())
+                });
             let managed = known(|class| class.is_managed)
                 || imported.iter().any(|(_, class)| class.is_managed)
-                || ends(&["LightningModule", "ComposerModel", "Trainer", "LightningLite", "PLModule"]);
+                || ends(&["LightningModule", "ComposerModel", "Trainer", "LightningLite", "PLModule"])
+                || is_of_library && has_steps_of_lightning(node);
             let text = span(node).slice(self.text);
             let class = crate::facts::Class {
                 name: node.name.id.to_string(),
@@ -340,4 +346,13 @@ fn is_plain(name: &str) -> bool {
     last.starts_with("register")
         || ROOTS.iter().any(|root| name.strip_prefix(root).is_some_and(|rest| rest.starts_with('.')))
         || PLAIN.contains(&name.rsplit('.').next().unwrap_or(name))
+}
+
+/// Returns `true` for a class with the methods by which Lightning trains: a library derives its base from
+/// Lightning.
+fn has_steps_of_lightning(node: &StmtClassDef) -> bool {
+    let defines = |name: &str| {
+        node.body.iter().any(|part| matches!(part, Stmt::FunctionDef(own) if own.name.id.as_str() == name))
+    };
+    !node.bases().is_empty() && defines("training_step") && defines("configure_optimizers")
 }

@@ -326,6 +326,39 @@ impl<'a> Walker<'a> {
                 .any(|known| known.strip_suffix(".values()") == Some(name) || is_each(known))
     }
 
+    /// Notes what a backward pass shows of the name in its loss: it is a scalar tensor with a graph, whatever
+    /// computed it. `loss`, `scaler.scale(loss)`, `(loss / k)`
+    pub(super) fn know_differentiated(&mut self, loss: &'a str, is_retained: bool) {
+        let inner = loss.split_once(".scale(").map_or(loss, |(_, rest)| rest.trim_end_matches(')'));
+        let name = inner.trim_matches(['(', ')']).split(['/', '*']).next().unwrap_or_default().trim();
+        let Some(mut binding) = self.frame.env.get(name).cloned() else { return };
+        let value = &mut binding.value;
+        if self.frame.grad == Grad::Off
+            || value.graph.is_none()
+            || !matches!(value.kind, Kind::Unknown | Kind::Tensor)
+        {
+            return;
+        }
+        value.flags = value.flags.union(Flags::SCALAR);
+        value.kind = Kind::Tensor;
+        if self.graphs.state_of(value) == GraphState::Unknown {
+            let state = if is_retained { GraphState::Retained } else { GraphState::Freed };
+            let own = self.graphs.fresh(state, Weights::default());
+            let before = value.graph.clone();
+            value.graph = value.graph.clone().with_own(own);
+            // What was stored of it before is the same tensor.
+            let text = self.text;
+            for (store, graph) in &mut self.frame.stores {
+                if store.value_span.slice(text) == name && *graph == before {
+                    store.value = value.clone();
+                    store.graph_then = GraphState::Kept;
+                    graph.clone_from(&value.graph);
+                }
+            }
+        }
+        self.frame.env.set(name, binding);
+    }
+
     /// Gives a value that a loss is bound to a graph of its own, if its graph is unknown.
     pub(super) fn mark_differentiated(&mut self, name: &str, value: &mut Value) {
         if self.sums_values_of(name) && !value.graph.is_none() && value.graph.own.is_none() {

@@ -237,7 +237,7 @@ impl<'a> Walker<'a> {
                 if let Some(whole) = whole.filter(Value::is_module) {
                     return whole;
                 }
-                return crate::names::value_by_name(name);
+                return self.definitions.suggested(name);
             }
         }
         let owner = self.eval(&node.value);
@@ -267,14 +267,14 @@ impl<'a> Walker<'a> {
             Kind::Tensor => Value { kind: Kind::Tensor, ..owner }.without(Flags::SCALAR),
             Kind::Module if attribute == "module" => owner,
             Kind::Module => {
-                let mut part = crate::names::value_by_name(attribute);
+                let mut part = self.definitions.suggested(attribute);
                 part.device = owner.device;
                 part.weights = self.part_weights(&owner.weights, attribute);
                 part
             }
             Kind::Exception(id) if attribute == "args" => Value::from_kind(Kind::ExceptionText(*id)),
             Kind::Undefined | Kind::Unknown => {
-                let suggested = crate::names::value_by_name(attribute);
+                let suggested = self.definitions.suggested(attribute);
                 if suggested.is_unknown() {
                     let mut value = Value::unknown();
                     value.loader = owner.loader;
@@ -285,7 +285,7 @@ impl<'a> Walker<'a> {
                 suggested
             }
             _ => {
-                let suggested = crate::names::value_by_name(attribute);
+                let suggested = self.definitions.suggested(attribute);
                 if suggested.is_unknown() { Value::unknown() } else { suggested }
             }
         }

@@ -110,7 +110,7 @@ impl<'a> Walker<'a> {
     /// weights are flattened.
     fn are_parameters(&mut self, list: &'a Expr) -> bool {
         match list {
-            Expr::Name(_) => self.evaluate_silently(list).weights.is_known(),
+            Expr::Name(_) | Expr::Attribute(_) => self.evaluate_silently(list).weights.is_known(),
             Expr::Call(_) | Expr::Subscript(_) => true,
             _ => false,
         }

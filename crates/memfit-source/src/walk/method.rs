@@ -583,6 +583,7 @@ impl<'a> Walker<'a> {
         };
         let graph = if retain_is_unknown { loss.graph.clone().with_unknown() } else { loss.graph.clone() };
         self.mark_freed(&graph, &backward, false);
+        self.know_differentiated(self.slice(loss_span), backward.retain.is_some());
         let reach = self.reach(&loss.graph, &[]);
         self.op(OpKind::Backward(Box::new(backward)), call.span, "", reach);
     }

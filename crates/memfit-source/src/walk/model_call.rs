@@ -198,6 +198,16 @@ impl<'a> Walker<'a> {
                 binding.value.without(LAST_OPERATIONS).with_flags(value.flags.intersection(LAST_OPERATIONS));
             self.frame.env.set(name, binding);
         }
+        // What a method always replaces, the others call.
+        let class = self.definitions.functions[self.frame.function.index()].class;
+        if let (Some(class), Some(own)) = (class, name.strip_prefix("self."))
+            && self.frame.guard.is_none()
+            && let Some(known) = self.attributes.get_mut(&(class, own))
+            && known.is_module()
+        {
+            let last = value.flags.intersection(LAST_OPERATIONS);
+            known.flags = known.flags.without(LAST_OPERATIONS).union(last);
+        }
     }
 
     /// Records that a function gives one of its parameters to a loss that takes logits.

@@ -321,6 +321,13 @@ impl<'a> Walker<'a> {
             if let OpKind::Backward(backward) = &mut kind {
                 let graph = through(&op.through);
                 self.mark_freed(&graph, backward, op.through.is_empty());
+                // The parameter itself is the loss.
+                if let ([only], true, true) =
+                    (&*op.through, backward.loss.is(Flags::GIVEN), op.guards.is_empty() && !op.deep)
+                    && let Some((_, _, text)) = argument(*only)
+                {
+                    self.know_differentiated(text, backward.retain.is_some());
+                }
                 if id.is_none() {
                     backward.loss = std::mem::take(&mut backward.loss).exported();
                     backward.loss.map_weights(&|_| Weights::default());

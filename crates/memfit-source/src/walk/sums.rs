@@ -7,6 +7,10 @@ use super::{Walker, span};
 use crate::facts::{Flags, LoopId, StoreKind, Value};
 use crate::position::Span;
 
+/// Methods of a tensor that return it, or a copy, with its graph.
+const KEEPS_GRAPH: &[&str] =
+    &["to", "cuda", "cpu", "float", "double", "half", "clone", "type_as", "contiguous"];
+
 impl<'a> Walker<'a> {
     /// Records `x = x + v`.
     pub(super) fn store_sum(&mut self, name: &'a str, source: &'a Expr, whole: Span) {
@@ -44,17 +48,29 @@ impl<'a> Walker<'a> {
             Expr::Call(call) => {
                 let Expr::Attribute(way) = &*call.func else { return false };
                 let Some(key) = call.arguments.args.first().filter(|_| way.attr.id.as_str() == "get") else {
-                    return false;
+                    return self.is_itself(name, expression);
                 };
                 let item = name.strip_prefix(self.slice(span(&*way.value)));
                 let item = item.and_then(|rest| rest.strip_prefix('[')?.strip_suffix(']'));
                 item == Some(self.slice(span(key)))
             }
             Expr::BinOp(node) if matches!(node.op, Operator::Mult) => {
-                self.slice(span(&*node.left)) == name || self.slice(span(&*node.right)) == name
+                self.is_itself(name, &node.left) || self.is_itself(name, &node.right)
             }
-            other => self.slice(span(other)) == name,
+            other => self.is_itself(name, other),
         }
+    }
+
+    /// Returns `true` for a name, and for a call that moves or copies its value: `x.to(device)`.
+    fn is_itself(&self, name: &str, expression: &Expr) -> bool {
+        let mut inner = expression;
+        while let Expr::Call(call) = inner
+            && let Expr::Attribute(way) = &*call.func
+            && KEEPS_GRAPH.contains(&way.attr.id.as_str())
+        {
+            inner = &way.value;
+        }
+        self.slice(span(inner)) == name
     }
 
     /// Records `x = average(x, loss)`, where the called function's result has the graphs of both.

@@ -94,6 +94,19 @@ pub(super) const RETURNS_ITSELF: &[&str] =
 /// Maximum length of a name that identifies a model.
 const MAX_NAME: usize = 80;
 
+/// Returns `true` for a dotted name, and for an item of one with a literal key: `self.models["encoder"]`.
+fn is_plain(name: &str) -> bool {
+    let is_path = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    let item = name.strip_suffix(']').and_then(|rest| rest.split_once('['));
+    match item {
+        Some((owner, key)) => {
+            let quoted = ['"', '\''].iter().find_map(|quote| key.strip_prefix(*quote)?.strip_suffix(*quote));
+            is_path(owner) && quoted.is_some_and(is_path)
+        }
+        None => is_path(name),
+    }
+}
+
 /// Returns `true` for the name of a pipeline of models, as of Diffusers: it records no gradients, and yields
 /// pictures or texts.
 fn is_pipeline(name: &str) -> bool {
@@ -306,8 +319,7 @@ impl<'a> Walker<'a> {
     /// Returns `true` for a name whose `parameters()` the text lists, whose mode it switches, or that it does
     /// other things with that are done with models only.
     pub(super) fn is_used_as_model(&mut self, name: &'a str) -> bool {
-        let plain = name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
-        if !plain || name.is_empty() || name.len() > MAX_NAME || is_pipeline(name) {
+        if !is_plain(name) || name.is_empty() || name.len() > MAX_NAME || is_pipeline(name) {
             return false;
         }
         if let Some(known) = self.used_as_models.get(name) {
