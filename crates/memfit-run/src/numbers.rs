@@ -55,12 +55,15 @@ impl Numbers {
         counts_are_inert: bool,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
+        let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
+        if assumed.oom.is_some() && assumed.ended != Ended::Complete {
+            return Self::test_out_of_memory(assumed, has_conditions, run);
+        }
         let mut found = if assumed.has_read(&[Stake::Number]) {
             Self::test_numbers(assumed, &mut run)?
         } else {
             Self::Harmless
         };
-        let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
         if found.is_known() && assumed.has_read(&[Stake::Count, Stake::Size]) && !counts_are_inert {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
@@ -73,6 +76,53 @@ impl Numbers {
     /// Adds the finding that these additional bytes are needed anyway.
     fn or_at_least(self, bytes: u64) -> Self {
         if self.is_known() { Self::needs(self.additional_bytes().max(bytes)) } else { self }
+    }
+
+    /// Determines if a run that ran out of memory does so with other numbers, and with inverted conditions, too:
+    /// a loop may have waited for one of them, or one decided on what was allocated.
+    fn test_out_of_memory(
+        assumed: &Facts,
+        has_conditions: bool,
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
+        let escapes = |other: &Facts| {
+            // A run that failed or was stopped does not show that the memory suffices.
+            other.oom.is_none() && matches!(other.ended, Ended::Complete | Ended::Exited(0))
+        };
+        if assumed.has_read(&[Stake::Number]) {
+            for number in OTHER_NUMBERS {
+                let other = run(OtherValues { number: Some(number), ..OtherValues::default() })?;
+                if escapes(&other) {
+                    return Ok(Self::Decisive);
+                }
+                if other.oom.is_some() {
+                    break;
+                }
+            }
+        }
+        if !has_conditions {
+            return Ok(Self::Harmless);
+        }
+        let mut inverted = Inverted::All;
+        let mut branches: Option<Branches> = None;
+        loop {
+            let conditions = Some(inverted.clone());
+            let flipped = run(OtherValues { conditions, times: FEW_TIMES, ..OtherValues::default() })?;
+            if escapes(&flipped) {
+                return Ok(Self::Decisive);
+            }
+            let branches = match &mut branches {
+                Some(branches) => {
+                    if let Inverted::Only(places) = &inverted {
+                        branches.ran(places, &flipped.conditions);
+                    }
+                    branches
+                }
+                None => branches.insert(Branches::new(&assumed.conditions, &flipped.conditions)),
+            };
+            let Some(places) = branches.next() else { return Ok(Self::Harmless) };
+            inverted = Inverted::Only(places);
+        }
     }
 
     /// Determines the effect of counts and sizes, on which the script may decide and whose complement may be
