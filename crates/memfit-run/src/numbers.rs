@@ -9,9 +9,10 @@ use crate::branches::Branches;
 use crate::facts::{Facts, RankFacts};
 use crate::watch::Ended;
 
-/// Values that unknown numbers have in further runs instead of 0, in the order in which they are tried. A
+/// Values that unknown integers have in further runs instead of 0, in the order in which they are tried. A
 /// tensor of 1032 elements exceeds the allocator's rounding, so its effect is visible. But 1032 may be out of
-/// range for a list, or make a loop too long; then 7 is tried.
+/// range for a list, or make a loop too long. Floating-point numbers differ between the two runs as well, and
+/// are positive in the second.
 const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 
 /// A position between the bounds of sizes: memory may have its peak there.
@@ -125,6 +126,11 @@ impl Numbers {
         }
     }
 
+    /// Adds the finding that another run needed no more than this; a run that failed adds nothing.
+    fn or_at_least_known(self, known: Self) -> Self {
+        if self.is_known() { self.or_at_least(known.additional_bytes()) } else { known }
+    }
+
     /// Determines the effect of counts and sizes, on which the script may decide and whose complement may be
     /// a size, too, by runs with their lower bounds and between.
     fn test_counts(
@@ -171,6 +177,15 @@ impl Numbers {
             values = small;
             others = run(values.clone())?;
             found = Self::compare(assumed, &others);
+        } else if found.is_known() {
+            // A range may have neither number in it.
+            let second = run(small.clone())?;
+            let also = Self::compare(assumed, &second);
+            if also == Self::Decisive {
+                (values, others, found) = (small, second, also);
+            } else {
+                found = also.or_at_least_known(found);
+            }
         }
         if !matches!(found, Self::Decisive | Self::Fatal) {
             return Ok(found);

@@ -9,8 +9,8 @@ import math
 
 # Correct scripts pass a check for finite values.
 CHECKS = ("isfinite", "isinf", "isnan")
-# Functions of PyTorch that make tensors on the host of numbers.
-CONSTRUCTORS = ("tensor", "as_tensor")
+# Functions of PyTorch that make tensors of numbers.
+CONSTRUCTORS = ("tensor", "as_tensor", "scalar_tensor", "full", "full_like")
 # Depth of the lists in which unknown numbers are looked for.
 DEPTH = 2
 # Answers a call of a function, once PyTorch is watched.

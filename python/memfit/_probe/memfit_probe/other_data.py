@@ -2,7 +2,7 @@
 
 A further run has these. If it allocates the same, then no size depends on what the script does with the data
 on the host, whether it compares, sorts or saves them. Scores and probabilities are on both sides of any
-threshold, classes stay small enough for an index.
+threshold, also of one below zero, classes stay small enough for an index.
 """
 
 # A multiplier whose multiples, modulo its power of two, visit all residues in a scattered order.
@@ -58,5 +58,5 @@ def _computed(torch, dtype, length, is_plain):
     shares = ((places * _STRIDE + _FIRST) % _RESIDUES + 1).to(torch.float64) / (_RESIDUES + 1)
     if not is_plain:
         signs = 1 - 2 * (places // _RARE % 2)
-        shares = torch.where(places % _RARE == 0, _LARGE * signs, shares)
+        shares = torch.where(places % _RARE == 0, _LARGE, shares) * signs
     return shares.to(dtype)

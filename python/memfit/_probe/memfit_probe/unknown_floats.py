@@ -3,7 +3,8 @@
 Most scripts read their loss only to print it, or to sum it for a printed mean, so nothing depends on it. Such
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
 becomes an integer, a number of numpy's or a tensor, or is compared. Functions of `math` and PyTorch's
-constructors read the value without asking it, so those are watched (`math_calls`); text is not followed.
+constructors read the value without asking it, so those are watched (`math_calls`); PyTorch's other functions
+ask `__torch_function__`. Text is not followed.
 """
 
 import math
@@ -18,16 +19,29 @@ CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
+# Depth of the lists in which a function of PyTorch may find such values.
+DEPTH = 3
+
+
 def plain(number):
     """Return the value as a plain float."""
     return float.__add__(number, 0.0)
 
 
-def kind(decides, condition):
+def _plainly(value, kind, depth=DEPTH):
+    """Return a value with plain floats in place of those of this kind."""
+    if type(value) is kind:
+        return plain(value)
+    if type(value) in (list, tuple) and depth:
+        return type(value)(_plainly(each, kind, depth - 1) for each in value)
+    return value
+
+
+def kind(decides, condition, untold):
     """Create the type of such values.
 
     `decides` is called when something depends on one. `condition` is called with the result of a comparison,
-    and may replace it.
+    and may replace it. `untold` calls a function of PyTorch that is not to ask `__torch_function__`.
     """
 
     class UnknownFloat(float):
@@ -67,6 +81,16 @@ def kind(decides, condition):
         def __reduce_ex__(self, protocol):
             # Pickled as a plain number.
             return float, (plain(self),)
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), named=None):
+            # A tensor has no place for what is unknown: it takes the value.
+            decides()
+            args = [_plainly(each, cls) for each in args]
+            named = {name: _plainly(each, cls) for name, each in (named or {}).items()}
+            if set(types) - {cls}:
+                return function(*args, **named)
+            return untold(function, args, named)
 
     def computed(operation, numbers, divisor, otherwise):
         try:
