@@ -1,4 +1,4 @@
-"""Values that only a GPU can compute, used where no call asks for them: the verdict does not depend on them in
+"""Values that only a GPU can compute, used where no call asks for them: no verdict depends on them in
 silence.
 """
 

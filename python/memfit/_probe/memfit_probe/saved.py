@@ -51,7 +51,7 @@ class Saved:
         return load
 
     def _tensors(self, value, depth=DEPTH):
-        """Yield the tensors in a value, and those of the storages in it, apart from the state of optimizers."""
+        """Yield the tensors in a value, and those of its storages, but not the state of optimizers."""
         torch = self.torch
         if isinstance(value, torch.Tensor):
             yield value
