@@ -170,4 +170,4 @@ def test_steps_before_a_capture_do_not_end_the_run(warm: int, captures: bool, st
     report = invoke(["run", "--gpu", "t4", "--format", "json", "--", sys.executable, str(script)]).report
     assert (report["verdict"], report["steps"]) == ("fits", steps)
     # What the graph keeps for itself, beside what the steps before it had.
-    assert (report["peak"]["reserved"] > 1.2 * (1 << 30)) == captures, report["peak"]
+    assert (report["peak"]["reserved"] > 2 << 30) == captures, report["peak"]

@@ -21,6 +21,10 @@ def arm(reads):
     torch = reads.session.torch
     torch.save = torch.serialization.save = saved.saving(torch.save)
     torch.load = torch.serialization.load = saved.loading(torch.load)
+    # An unknown number in a checkpoint is pickled as a call of its type (`unknown_floats`).
+    allow = getattr(torch.serialization, "add_safe_globals", None)
+    if allow is not None:
+        allow([float, int])
 
 
 class Saved:
