@@ -169,5 +169,4 @@ def test_steps_before_a_capture_do_not_end_the_run(warm: int, captures: bool, st
     script.write_text(WARMS_UP.format(warm=warm, captures=captures), encoding="utf-8")
     report = invoke(["run", "--gpu", "t4", "--format", "json", "--", sys.executable, str(script)]).report
     assert (report["verdict"], report["steps"]) == ("fits", steps)
-    # What the graph keeps for itself, beside what the steps before it had.
-    assert (report["peak"]["reserved"] > 2 << 30) == captures, report["peak"]
+    assert [each["code"] for each in report["coverage"]["not_run"] if "graph" in each["code"]] == []
