@@ -56,15 +56,12 @@ impl Numbers {
         counts_are_inert: bool,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
-        if assumed.oom.is_some() && assumed.ended != Ended::Complete {
-            return Self::test_out_of_memory(assumed, has_conditions, run);
-        }
         let mut found = if assumed.has_read(&[Stake::Number]) {
             Self::test_numbers(assumed, &mut run)?
         } else {
             Self::Harmless
         };
+        let has_conditions = Self::has_conditions(assumed);
         if found.is_known() && assumed.has_read(&[Stake::Count, Stake::Size]) && !counts_are_inert {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
@@ -79,11 +76,14 @@ impl Numbers {
         if self.is_known() { Self::needs(self.additional_bytes().max(bytes)) } else { self }
     }
 
+    fn has_conditions(assumed: &Facts) -> bool {
+        !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition])
+    }
+
     /// Determines if a run that ran out of memory does so with other numbers, and with inverted conditions, too:
     /// a loop may have waited for one of them, or one decided on what was allocated.
-    fn test_out_of_memory(
+    pub(crate) fn test_out_of_memory(
         assumed: &Facts,
-        has_conditions: bool,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
         let escapes = |other: &Facts| {
@@ -101,7 +101,7 @@ impl Numbers {
                 }
             }
         }
-        if !has_conditions {
+        if !Self::has_conditions(assumed) {
             return Ok(Self::Harmless);
         }
         let mut inverted = Inverted::All;

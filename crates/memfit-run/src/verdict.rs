@@ -173,12 +173,21 @@ fn repeat_limit(first: &Facts) -> Duration {
     first.wall * TIME_FACTOR + EXTRA_TIME
 }
 
-/// Returns `true` if the verdict is `fits` or `oom`, and values that were assumed may change it.
+/// Returns `true` if the verdict is `fits`, and values that were assumed may change it.
 pub(crate) fn depends_on_numbers(request: &Request, facts: &Facts, tested: Tested) -> bool {
+    may_depend_on_numbers(request, facts, tested, Verdict::Fits)
+}
+
+/// Returns `true` if the verdict is `oom`, and values that were assumed may change it.
+pub(crate) fn lacks_by_numbers(request: &Request, facts: &Facts, tested: Tested) -> bool {
+    may_depend_on_numbers(request, facts, tested, Verdict::Oom)
+}
+
+fn may_depend_on_numbers(request: &Request, facts: &Facts, tested: Tested, verdict: Verdict) -> bool {
     tested.numbers == Numbers::Untried
         && facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count, Stake::Size])
         && !request.card.is_local()
-        && matches!(judge_run(request, facts, tested).0, Verdict::Fits | Verdict::Oom)
+        && judge_run(request, facts, tested).0 == verdict
         && !matches!(request.sizes, Sizes::At(_))
 }
 
