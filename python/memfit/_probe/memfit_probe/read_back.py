@@ -381,7 +381,8 @@ class Reads:
         if type(result) is list:
             return [self._followed(each, kind) for each in result]
         if type(result) is float:
-            return kind(result)
+            replaced = kind is self.number and self.session.setup["others"]["number"] is not None
+            return kind.of(result, 0.0) if replaced else kind(result)
         return self.count(result) if type(result) is int else result
 
     def _untold(self, function, args, named):

@@ -37,14 +37,32 @@ def _plainly(value, kind, depth=DEPTH):
     return value
 
 
+class Followed(float):
+    """A number that is followed, with what it was in the first run, if that differs."""
+
+    __slots__ = ("first",)
+
+
+def first(value, depth=DEPTH):
+    """Return what a number, or each number of a list, was in the first run."""
+    if isinstance(value, Followed):
+        return getattr(value, "first", plain(value))
+    if type(value) in (list, tuple) and depth:
+        return type(value)(first(each, depth - 1) for each in value)
+    return value
+
+
 def kind(decides, condition, untold):
     """Create the type of such values.
 
     `decides` is called when something depends on one. `condition` is called with the result of a comparison,
     and may replace it. `untold` calls a function of PyTorch that is not to ask `__torch_function__`.
+
+    In a further run with other numbers, comparisons have the results of the first run: what depends on them
+    is the question of a run that inverts them.
     """
 
-    class UnknownFloat(float):
+    class UnknownFloat(Followed):
         """A value that the virtual GPU returned without computing it."""
 
         __slots__ = ()
@@ -52,17 +70,22 @@ def kind(decides, condition, untold):
 
         def __round__(self, digits=None):
             if digits is not None:
-                return UnknownFloat(float.__round__(self, digits))
+                return UnknownFloat.of(float.__round__(self, digits), round(first(self), digits))
             decides()
             return float.__round__(self)
 
+        @classmethod
+        def of(cls, value, first):
+            """Make one of a value, and of what that was in the first run."""
+            made = cls(value)
+            made.first = first
+            return made
+
         def __divmod__(self, other):
-            parts = computed(float.__divmod__, (self, other), other, (0.0, 0.0))
-            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+            return self // other, self % other
 
         def __rdivmod__(self, other):
-            parts = computed(float.__rdivmod__, (self, other), self, (0.0, 0.0))
-            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+            return other // self, other % self
 
         def is_integer(self):
             decides()
@@ -107,7 +130,10 @@ def kind(decides, condition, untold):
         def operator(self, *others):
             divisor = others[0] if name in DIVISIONS else self
             result = computed(original, (self, *others), divisor, 0.0)
-            return UnknownFloat(result) if type(result) is float else result
+            if type(result) is not float:
+                return result
+            before = computed(original, (first(self), *map(first, others)), divisor, 0.0)
+            return UnknownFloat.of(result, before if type(before) is float else 0.0)
 
         return operator
 
@@ -127,7 +153,7 @@ def kind(decides, condition, untold):
             # Correct scripts pass a check for finite values.
             if other is not self and not (isinstance(other, float) and math.isinf(other)):
                 decides()
-                result = original(self, other)
+                result = original(first(self), first(other))
                 return result if result is NotImplemented else condition(result)
             return original(self, other)
 
