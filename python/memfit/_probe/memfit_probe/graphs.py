@@ -1,5 +1,5 @@
-"""CUDA graphs: a captured optimizer step happens with each replay, not in the capture. Steps on a stream of their
-own come before a capture.
+"""CUDA graphs: a captured optimizer step happens with each replay, not in the capture, and steps on another
+stream come before a capture.
 """
 
 import functools
