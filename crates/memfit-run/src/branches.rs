@@ -2,8 +2,8 @@
 //!
 //! A run with all conditions inverted may end at the first of them (`if loss > 1e4: raise`), and takes no
 //! `else` of a nested one. So conditions are also inverted one by one, and together with those that appear
-//! only then. If there are too many for that, they are inverted in groups, so that of any two there is a run in
-//! which only one is.
+//! only then. If there are too many for that, they are inverted in groups, so that of any two there is a run
+//! in which only one is.
 
 use std::collections::{BTreeSet, VecDeque};
 

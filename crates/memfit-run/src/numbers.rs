@@ -80,8 +80,8 @@ impl Numbers {
         !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition])
     }
 
-    /// Determines if a run that ran out of memory does so with other numbers, and with inverted conditions, too:
-    /// a loop may have waited for one of them, or one decided on what was allocated.
+    /// Determines if a run that ran out of memory does so with other numbers, and with inverted conditions,
+    /// too: a loop may have waited for one of them, or one decided on what was allocated.
     pub(crate) fn test_out_of_memory(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,

@@ -339,9 +339,8 @@ class Session:
         if complete > self.reported:
             self.reported = complete
             self._send_step(complete)
-        if not self.steps.enough or self.loaders.has_more_to_cover() or self.graphs.are_expected():
-            return
-        self.finish("steps")
+        if self.steps.enough and not (self.loaders.has_more_to_cover() or self.graphs.are_expected()):
+            self.finish("steps")
 
     def _send_step(self, complete):
         allocated = peak = 0
