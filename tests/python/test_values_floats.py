@@ -123,16 +123,14 @@ def test_a_number_counts_where_something_depends_on_it(use: str, verdict: str, t
     report = answer.report
     assert report["verdict"] == ("fits" if verdict == "more" else verdict), answer.output
     assert "running again" in answer.output
-    if verdict == "more":
-        # A comparison decides what is allocated, not how much.
-        assert max(each["bytes"] or 0 for each in report["fidelity"]["effects"]) >= 36_000_000
     if verdict == "unknown":
         assert report["problem"]["kind"] == "number-read-back"
         assert "script.py:" in report["problem"]["message"]
     else:
-        assert [effect["bytes"] for effect in report["fidelity"]["effects"] if effect["id"] == "number"] == [
-            0
-        ]
+        # A comparison decides what is allocated, not how much.
+        more = 36 << 20 if verdict == "more" else 0
+        found = [each["bytes"] for each in report["fidelity"]["effects"] if each["id"] == "number"]
+        assert found == [more]
 
 
 GPT = """
