@@ -136,3 +136,37 @@ def test_a_pool_of_ones_own_keeps_its_segments_apart(tmp_path: Path):
     assert answer.said["inside"] == 256
     assert answer.said["both"] == answer.said["served"] == 512, "the pool's segment served the pool again"
     assert answer.said["after"] == 256, "and went with it"
+
+
+WARMS_UP = """
+import torch
+layer = torch.nn.Linear(1024, 1024, device="cuda")
+optimizer = torch.optim.SGD(layer.parameters())
+x = torch.randn(1 << 16, 1024, device="cuda")
+def step():
+    layer(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    for _ in range({warm}):
+        step()
+torch.cuda.current_stream().wait_stream(side)
+if {captures}:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+for _ in range(50):
+    graph.replay() if {captures} else step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("warm", "captures", "steps"), [(3, True, 4), (11, True, 12), (3, False, 4), (500, False, 19)]
+)
+def test_steps_before_a_capture_do_not_end_the_run(warm: int, captures: bool, steps: int, tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(WARMS_UP.format(warm=warm, captures=captures), encoding="utf-8")
+    report = invoke(["run", "--gpu", "t4", "--format", "json", "--", sys.executable, str(script)]).report
+    assert (report["verdict"], report["steps"]) == ("fits", steps)
+    assert [each["code"] for each in report["coverage"]["not_run"] if "graph" in each["code"]] == []

@@ -33,7 +33,7 @@ PRINTED = """
     assert math.isfinite(number) and number == number and number != math.inf and isinstance(number, float)
     copied = pickle.loads(pickle.dumps(number))
     assert type(copied) is float and copied == 0.0
-    assert torch.full((2,), number).sum() == 0 and torch.tensor([1.0, 2.0]).sum() == 3 and math.exp(1) > 2
+    assert torch.tensor([1.0, 2.0]).sum() == 3 and math.exp(1) > 2
     print(math.exp(number), math.fsum([number, 1.0]), math.hypot(number, 3.0), f"{math.log(number + 1):.2f}")
 """
 
@@ -99,11 +99,11 @@ def test_an_unknown_divisor_is_not_zero(tmp_path: Path) -> None:
         rarely("torch.zeros(int(loss.half()) + 1, 1000000, device=device)", "unknown"),
         rarely("torch.zeros(int(float(loss) * 1000) + 1, 1000, device=device)", "unknown"),
         ("torch.zeros(int(loss.cpu().numpy() * 1000) + 1, 1000, device=device)", "unknown"),
-        ("x = torch.zeros(9, 1000000, device=device) if loss.item() > 3 else None", "unknown"),
-        ("x = torch.zeros(9, 1000000, device=device) if math.exp(loss.item()) > 3 else None", "unknown"),
+        ("x = torch.zeros(9, 1000000, device=device) if loss.item() > 3 else None", "more"),
+        ("x = torch.zeros(9, 1000000, device=device) if math.exp(loss.item()) > 3 else None", "more"),
         rarely(
             "x = torch.zeros(9, 1000000, device=device) if math.fsum(x for x in [loss.item()]) > 3 else None",
-            "unknown",
+            "more",
         ),
         (
             "x = torch.zeros(9, 1000000, device=device) if torch.tensor([loss.item()]).mean() > 3 else None",
@@ -111,7 +111,7 @@ def test_an_unknown_divisor_is_not_zero(tmp_path: Path) -> None:
         ),
         rarely("x = torch.zeros(int(math.frexp(loss.item())[1]) + 1, 1000000, device=device)", "unknown"),
         rarely(
-            "x = [] if math.isclose(loss.item(), 0.0) else torch.zeros(9, 1000000, device=device)", "unknown"
+            "x = [] if math.isclose(loss.item(), 0.0) else torch.zeros(9, 1000000, device=device)", "more"
         ),
         rarely("torch.zeros(int(math.log2(loss.item() * 1000 + 1)) + 1, 1000000, device=device)", "unknown"),
         ("print(10 * math.log10(loss.max() ** 2 / loss), math.log10(1 / loss))", "fits"),
@@ -121,15 +121,16 @@ def test_an_unknown_divisor_is_not_zero(tmp_path: Path) -> None:
 def test_a_number_counts_where_something_depends_on_it(use: str, verdict: str, tmp_path: Path) -> None:
     answer = on_device(READ.format(use), tmp_path)
     report = answer.report
-    assert report["verdict"] == verdict, answer.output
+    assert report["verdict"] == ("fits" if verdict == "more" else verdict), answer.output
     assert "running again" in answer.output
     if verdict == "unknown":
         assert report["problem"]["kind"] == "number-read-back"
         assert "script.py:" in report["problem"]["message"]
     else:
-        assert [effect["bytes"] for effect in report["fidelity"]["effects"] if effect["id"] == "number"] == [
-            0
-        ]
+        # A comparison decides what is allocated, not how much.
+        more = 36 << 20 if verdict == "more" else 0
+        found = [each["bytes"] for each in report["fidelity"]["effects"] if each["id"] == "number"]
+        assert found == [more]
 
 
 GPT = """

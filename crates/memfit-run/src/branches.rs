@@ -2,7 +2,8 @@
 //!
 //! A run with all conditions inverted may end at the first of them (`if loss > 1e4: raise`), and takes no
 //! `else` of a nested one. So conditions are also inverted one by one, and together with those that appear
-//! only then.
+//! only then. If there are too many for that, they are inverted in groups, so that of any two there is a run
+//! in which only one is.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -32,11 +33,11 @@ impl Branches {
     /// Takes note of the conditions that a run evaluated with these inverted: those that appeared only there
     /// are inverted, too.
     pub(crate) fn ran(&mut self, inverted: &[String], evaluated: &[String]) {
-        for place in evaluated {
-            if self.known.insert(place.clone()) {
-                self.queue.push_back([inverted, std::slice::from_ref(place)].concat());
-            }
-        }
+        let fresh: Vec<String> =
+            evaluated.iter().filter(|place| self.known.insert((*place).clone())).cloned().collect();
+        let left = MAX_RUNS.saturating_sub(self.runs + self.queue.len());
+        let groups = if fresh.len() <= left { singles(&fresh) } else { halves(&fresh, left) };
+        self.queue.extend(groups.into_iter().map(|group| [inverted, &group].concat()));
     }
 
     /// Next set to invert; `None` after the last one, or after [`MAX_RUNS`].
@@ -45,6 +46,23 @@ impl Branches {
         self.runs += 1;
         Some(next)
     }
+}
+
+/// Each place by itself.
+fn singles(places: &[String]) -> Vec<Vec<String>> {
+    places.iter().map(|place| vec![place.clone()]).collect()
+}
+
+/// Groups of places: for each binary digit of their numbers, those in which it is 1, and, as far as these are
+/// no more than `most` groups, those in which it is 0.
+fn halves(places: &[String], most: usize) -> Vec<Vec<String>> {
+    let digits = usize::BITS - places.len().saturating_sub(1).leading_zeros();
+    let group = |digit: u32, value: usize| -> Vec<String> {
+        let numbered = places.iter().enumerate();
+        numbered.filter(|(number, _)| number >> digit & 1 == value).map(|(_, place)| place.clone()).collect()
+    };
+    let ones = (0..digits).map(|digit| group(digit, 1));
+    ones.chain((0..digits).map(|digit| group(digit, 0))).take(most).collect()
 }
 
 #[cfg(test)]
@@ -92,8 +110,25 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_runs_is_limited() {
+    fn many_conditions_are_inverted_in_groups_each_without_each_other() {
         let script: Script = |_| vec!["a", "b", "c", "d", "e", "f", "g", "h"];
-        assert_eq!(explored(script).len(), MAX_RUNS);
+        let sets = explored(script);
+        assert_eq!(sets, ["bdfh", "cdgh", "efgh", "aceg", "abef", "abcd"]);
+        let apart = |one: char, other: char| sets.iter().any(|set| set.contains(one) && !set.contains(other));
+        for one in 'a'..='h' {
+            assert!(('a'..='h').all(|other| one == other || apart(one, other)), "{one}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_runs_is_limited() {
+        let all: Vec<String> = (0..500).map(|place| place.to_string()).collect();
+        let mut branches = Branches::new(&all, &all);
+        let mut runs = 0;
+        while let Some(set) = branches.next() {
+            branches.ran(&set, &all);
+            runs += 1;
+        }
+        assert_eq!(runs, MAX_RUNS);
     }
 }

@@ -129,9 +129,15 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
             ),
         },
         (Stake::Number, _) => match outcome.tested.numbers {
-            Numbers::Harmless | Numbers::NeedsMore(_) => {
-                effect("number", &value.call, Some(0), "a second run with another number allocated the same")
+            Numbers::Harmless => {
+                effect("number", &value.call, Some(0), "runs with other numbers allocated the same")
             }
+            Numbers::NeedsMore(bytes) => effect(
+                "number",
+                &value.call,
+                Some(bytes),
+                "a run with other values needs that much more, which the upper bound includes",
+            ),
             Numbers::Decisive => {
                 effect("number", &value.call, None, "what the script allocates depends on it")
             }

@@ -260,6 +260,10 @@ impl Runner<'_> {
                 .remark("running again with other assumed values, to see whether memory depends on them");
             let inert = outcome.tested.sizes == OtherSizes::Inert;
             outcome.tested.numbers = Numbers::test(&outcome.facts, inert, run)?;
+        } else if verdict::lacks_by_numbers(request, &outcome.facts, outcome.tested) {
+            self.console
+                .remark("running again with other assumed values, to see whether memory suffices then");
+            outcome.tested.numbers = Numbers::test_out_of_memory(&outcome.facts, run)?;
         }
         Ok(())
     }

@@ -9,9 +9,10 @@ use crate::branches::Branches;
 use crate::facts::{Facts, RankFacts};
 use crate::watch::Ended;
 
-/// Values that unknown numbers have in further runs instead of 0, in the order in which they are tried. A
+/// Values that unknown integers have in further runs instead of 0, in the order in which they are tried. A
 /// tensor of 1032 elements exceeds the allocator's rounding, so its effect is visible. But 1032 may be out of
-/// range for a list, or make a loop too long; then 7 is tried.
+/// range for a list, or make a loop too long. Floating-point numbers differ between the two runs as well, and
+/// are positive in the second.
 const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 
 /// A position between the bounds of sizes: memory may have its peak there.
@@ -60,7 +61,7 @@ impl Numbers {
         } else {
             Self::Harmless
         };
-        let has_conditions = !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition]);
+        let has_conditions = Self::has_conditions(assumed);
         if found.is_known() && assumed.has_read(&[Stake::Count, Stake::Size]) && !counts_are_inert {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
@@ -73,6 +74,61 @@ impl Numbers {
     /// Adds the finding that these additional bytes are needed anyway.
     fn or_at_least(self, bytes: u64) -> Self {
         if self.is_known() { Self::needs(self.additional_bytes().max(bytes)) } else { self }
+    }
+
+    fn has_conditions(assumed: &Facts) -> bool {
+        !assumed.conditions.is_empty() || assumed.has_read(&[Stake::Condition])
+    }
+
+    /// Determines if a run that ran out of memory does so with other numbers, and with inverted conditions,
+    /// too: a loop may have waited for one of them, or one decided on what was allocated.
+    pub(crate) fn test_out_of_memory(
+        assumed: &Facts,
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
+        let escapes = |other: &Facts| {
+            // A run that failed or was stopped does not show that the memory suffices.
+            other.oom.is_none() && matches!(other.ended, Ended::Complete | Ended::Exited(0))
+        };
+        if assumed.has_read(&[Stake::Number]) {
+            for number in OTHER_NUMBERS {
+                let other = run(OtherValues { number: Some(number), ..OtherValues::default() })?;
+                if escapes(&other) {
+                    return Ok(Self::Decisive);
+                }
+                if other.oom.is_some() {
+                    break;
+                }
+            }
+        }
+        if !Self::has_conditions(assumed) {
+            return Ok(Self::Harmless);
+        }
+        let mut inverted = Inverted::All;
+        let mut branches: Option<Branches> = None;
+        loop {
+            let conditions = Some(inverted.clone());
+            let flipped = run(OtherValues { conditions, times: FEW_TIMES, ..OtherValues::default() })?;
+            if escapes(&flipped) {
+                return Ok(Self::Decisive);
+            }
+            let branches = match &mut branches {
+                Some(branches) => {
+                    if let Inverted::Only(places) = &inverted {
+                        branches.ran(places, &flipped.conditions);
+                    }
+                    branches
+                }
+                None => branches.insert(Branches::new(&assumed.conditions, &flipped.conditions)),
+            };
+            let Some(places) = branches.next() else { return Ok(Self::Harmless) };
+            inverted = Inverted::Only(places);
+        }
+    }
+
+    /// Adds the finding that another run needed no more than this; a run that failed adds nothing.
+    fn or_at_least_known(self, known: Self) -> Self {
+        if self.is_known() { self.or_at_least(known.additional_bytes()) } else { known }
     }
 
     /// Determines the effect of counts and sizes, on which the script may decide and whose complement may be
@@ -121,6 +177,15 @@ impl Numbers {
             values = small;
             others = run(values.clone())?;
             found = Self::compare(assumed, &others);
+        } else if found.is_known() {
+            // A range may have neither number in it.
+            let second = run(small.clone())?;
+            let also = Self::compare(assumed, &second);
+            if also == Self::Decisive {
+                (values, others, found) = (small, second, also);
+            } else {
+                found = also.or_at_least_known(found);
+            }
         }
         if !matches!(found, Self::Decisive | Self::Fatal) {
             return Ok(found);

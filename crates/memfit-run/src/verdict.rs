@@ -12,6 +12,8 @@
 //!
 //! * `oom`, after a size that only a GPU can compute was read as its upper bound, unless a second run with
 //!   lower bounds runs out of memory as well;
+//! * `oom`, after other values that only a GPU can compute, if a run with others of them does not run out of
+//!   memory: a loop may have waited for one;
 //! * `fits`, after a size was read for which the arguments give no bound;
 //! * `fits`, after numbers that only a GPU can compute were read as zero, if a second run with another number
 //!   allocates differently, or was stopped before its end;
@@ -56,6 +58,10 @@ const DOUBT_DIVISOR: u64 = 10;
 /// Time limit of a repeated run: this multiple of the first run's duration, plus [`EXTRA_TIME`].
 const TIME_FACTOR: u32 = 5;
 const EXTRA_TIME: Duration = Duration::from_mins(1);
+
+/// What to do where other values may change the verdict.
+const OTHER_VALUES: &str =
+    "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
 
 /// Facts that the verdict depends on.
 #[derive(Clone, Debug)]
@@ -167,12 +173,21 @@ fn repeat_limit(first: &Facts) -> Duration {
     first.wall * TIME_FACTOR + EXTRA_TIME
 }
 
-/// Returns `true` if the verdict is `fits`, and numbers that were read as zero may change it.
+/// Returns `true` if the verdict is `fits`, and values that were assumed may change it.
 pub(crate) fn depends_on_numbers(request: &Request, facts: &Facts, tested: Tested) -> bool {
+    may_depend_on_numbers(request, facts, tested, Verdict::Fits)
+}
+
+/// Returns `true` if the verdict is `oom`, and values that were assumed may change it.
+pub(crate) fn lacks_by_numbers(request: &Request, facts: &Facts, tested: Tested) -> bool {
+    may_depend_on_numbers(request, facts, tested, Verdict::Oom)
+}
+
+fn may_depend_on_numbers(request: &Request, facts: &Facts, tested: Tested, verdict: Verdict) -> bool {
     tested.numbers == Numbers::Untried
         && facts.has_read(&[Stake::Number, Stake::Condition, Stake::Count, Stake::Size])
         && !request.card.is_local()
-        && judge_run(request, facts, tested).0 == Verdict::Fits
+        && judge_run(request, facts, tested).0 == verdict
         && !matches!(request.sizes, Sizes::At(_))
 }
 
@@ -358,7 +373,11 @@ fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     let SizesRead { bounded, unbounded } = evidence.sizes;
     let settled = matches!(evidence.tested.sizes, OtherSizes::Inert | OtherSizes::OutOfMemory);
     if !(bounded || unbounded) || evidence.chosen || settled {
-        return (Verdict::Oom, None);
+        if evidence.tested.numbers != Numbers::Decisive || evidence.chosen {
+            return (Verdict::Oom, None);
+        }
+        let message = "It ran out of memory with the values that were assumed for numbers that only a GPU can compute, but not with other values.";
+        return (Verdict::Unknown, problem("number-read-back", message, Some(OTHER_VALUES)));
     }
     let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
     let hint = "`--sizes 0.3` assumes sizes at 0.3 of the way from their lower to their upper bound; `--gpu local` measures on a real GPU";
@@ -390,9 +409,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     }
     if evidence.sizes.unbounded && !evidence.chosen {
         let message = "It fits with the assumed sizes, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
-        let hint =
-            "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
-        return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
+        return (Verdict::Unknown, problem("size-unbounded", message, Some(OTHER_VALUES)));
     }
     let depends = match evidence.tested.numbers {
         Numbers::Decisive => Some("but with other values it allocates different amounts."),
@@ -415,7 +432,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             Numbers::Unfinished if evidence.more_time_helps => {
                 "allow more time with `--timeout`; `--sizes 1` gives the verdict for the assumed values"
             }
-            _ => "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU",
+            _ => OTHER_VALUES,
         };
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }

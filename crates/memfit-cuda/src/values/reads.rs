@@ -26,6 +26,8 @@ thread_local! {
     static CONDITIONS: Cell<u64> = const { Cell::new(0) };
     /// ... and how many of them were inverted.
     static FLIPS: Cell<u64> = const { Cell::new(0) };
+    /// Floating-point numbers that were replaced so far.
+    static REPLACED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Maximum number of conditions that are inverted in a thread. Beyond it, the probe inverts those whose place
@@ -34,8 +36,12 @@ const MAX_FLIPS: u64 = 1000;
 
 /// Numbers that a repeated run reads in place of 0: for a position, which is one of at least two, ...
 const OTHER_POSITION: u16 = 1;
-/// ... and for a number that stays a floating-point number.
-const OTHER_FLOAT: f32 = 7.0;
+/// ... and for those that stay floating-point numbers, one after the other: on both sides of a threshold, ...
+const OTHER_FLOATS: [f32; 6] = [7.0, 0.5, -7.0, 0.25, -0.5, -0.25];
+/// ... and, if the number for integers is small, none that a script may refuse.
+const SMALL_FLOATS: [f32; 2] = [0.5, 2.0];
+/// The largest small number.
+const MAX_SMALL: u16 = 100;
 
 /// Type of the numbers being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +77,23 @@ impl Reads {
 }
 
 impl Float {
-    /// Encodes a small whole number, which all of these types hold exactly.
+    /// Bytes of a number.
+    const fn width(self) -> usize {
+        match self {
+            Self::Half | Self::Brain => 2,
+            Self::Single => 4,
+            Self::Double => 8,
+        }
+    }
+
+    /// Encodes a number of few digits, which all of these types hold exactly.
     fn encode(self, number: f32) -> Vec<u8> {
         match self {
             Self::Half => {
                 // The exponent has 5 bits in place of 8, the mantissa 10 in place of 23.
-                let bits = number.to_bits() - ((127 - 15) << 23);
-                ((bits >> 13) as u16).to_le_bytes().to_vec()
+                let bits = number.abs().to_bits() - ((127 - 15) << 23);
+                let sign = u16::from(number.is_sign_negative()) << 15;
+                ((bits >> 13) as u16 | sign).to_le_bytes().to_vec()
             }
             Self::Brain => ((number.to_bits() >> 16) as u16).to_le_bytes().to_vec(),
             Self::Single => number.to_le_bytes().to_vec(),
@@ -140,7 +156,10 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
     let is_float = assumptions.contains(&Assumption::UnknownNumber);
     match (float, integer) {
         (Some(float), Some(integer)) => replace_zeros(bytes, &float.encode(f32::from(integer))),
-        (Some(float), None) if is_float => replace_zeros(bytes, &float.encode(OTHER_FLOAT)),
+        (Some(float), None) if is_float => {
+            let others: &[f32] = if number > MAX_SMALL { &OTHER_FLOATS } else { &SMALL_FLOATS };
+            replace_floats(bytes, float, others);
+        }
         (None, Some(integer)) => replace_zeros(bytes, &encode_integer(integer, bytes.len())),
         (_, None) => {}
     }
@@ -177,8 +196,9 @@ fn encode_integer(number: u16, length: usize) -> Vec<u8> {
     word
 }
 
-/// Replaces the positions of a ranking with others that are also in range. If none is position 0, adds one to
-/// each (the guess leaves room for that); else replaces each with its successor, cyclically.
+/// Replaces the positions of a ranking with others that are also in range. If none is position 0, or there is
+/// only one, adds one to each (the guess leaves room for that); else replaces each with its successor,
+/// cyclically.
 fn other_positions(bytes: &mut [u8]) {
     let words = bytes.as_chunks_mut::<8>().0;
     let (least, greatest) = words.iter().fold((i64::MAX, 0), |(least, greatest), word| {
@@ -187,8 +207,17 @@ fn other_positions(bytes: &mut [u8]) {
     });
     for word in words {
         let position = i64::from_le_bytes(*word);
-        let other = if least > 0 || position < greatest { position + 1 } else { 0 };
+        let other = if least > 0 || greatest == 0 || position < greatest { position + 1 } else { 0 };
         *word = other.to_le_bytes();
+    }
+}
+
+/// Replaces each zero with the next of other numbers: no threshold has all of them on one side.
+fn replace_floats(bytes: &mut [u8], float: Float, others: &[f32]) {
+    for word in bytes.chunks_exact_mut(float.width()).filter(|word| word.iter().all(|byte| *byte == 0)) {
+        let replaced = REPLACED.get();
+        REPLACED.set(replaced.wrapping_add(1));
+        word.copy_from_slice(&float.encode(others[replaced % others.len()]));
     }
 }
 
@@ -337,6 +366,7 @@ mod tests {
         };
         assert_eq!(other(&[1, 2, 3]), [2, 3, 4], "`topk` left room for one more");
         assert_eq!(other(&[0, 1, 2, 0, 1, 2]), [1, 2, 0, 1, 2, 0], "all there are, in two rows");
+        assert_eq!(other(&[0]), [1], "the first of at least two");
     }
 
     #[test]
@@ -347,12 +377,14 @@ mod tests {
         let mut narrow = [0_u8; 4];
         replace_zeros(&mut narrow, &encode_integer(7, 4));
         assert_eq!(u32::from_le_bytes(narrow), 7);
-        let mut reals = [0.5_f32, 0.0].map(f32::to_le_bytes).concat();
-        replace_zeros(&mut reals, &Float::Single.encode(7.0));
-        assert_eq!(reals, [0.5_f32, 7.0].map(f32::to_le_bytes).concat());
+        REPLACED.set(0);
+        let mut reals = [0.5_f32, 0.0, 0.0, 0.0].map(f32::to_le_bytes).concat();
+        replace_floats(&mut reals, Float::Single, &OTHER_FLOATS);
+        assert_eq!(reals, [0.5_f32, 7.0, 0.5, -7.0].map(f32::to_le_bytes).concat());
         // The upper half of single precision.
         assert_eq!(Float::Brain.encode(1032.0), Float::Single.encode(1032.0)[2..]);
         assert_eq!(Float::Half.encode(7.0), [0x00, 0x47], "1.75 times 4: exponent 17, mantissa 0.75");
+        assert_eq!(Float::Half.encode(-0.25), [0x00, 0xb4], "the sign, exponent 13");
         assert_eq!(Float::Half.encode(1032.0), [0x08, 0x64], "1024 + 8: exponent 25, mantissa 8");
     }
 
@@ -366,7 +398,9 @@ mod tests {
         assert_eq!(read(Assumption::IntegerSum, None), 1032_u32.to_le_bytes());
         assert_eq!(read(Assumption::UnknownInteger, Some(Float::Single)), 1032_f32.to_le_bytes());
         assert_eq!(read(Assumption::Position, None), 1_u32.to_le_bytes());
+        REPLACED.set(0);
         assert_eq!(read(Assumption::UnknownNumber, Some(Float::Single)), 7_f32.to_le_bytes());
+        assert_eq!(read(Assumption::UnknownNumber, Some(Float::Single)), 0.5_f32.to_le_bytes());
         assert_eq!(read(Assumption::AllTrue, None), [0; 4]);
     }
 }

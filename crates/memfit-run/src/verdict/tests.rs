@@ -171,6 +171,23 @@ fn doubt_counts_only_where_it_could_turn_the_verdict() {
 }
 
 #[test]
+fn an_out_of_memory_error_that_other_values_avoid_is_no_answer() {
+    use Verdict::{Oom, Unknown};
+    for (numbers, chosen, verdict) in [
+        (Numbers::Untried, false, Oom),
+        (Numbers::Harmless, false, Oom),
+        (Numbers::Decisive, false, Unknown),
+        (Numbers::Decisive, true, Oom),
+    ] {
+        for sizes in [SizesRead::default(), SizesRead { bounded: true, ..SizesRead::default() }] {
+            let tested = Tested { numbers, sizes: OtherSizes::OutOfMemory };
+            let evidence = Evidence { oom: UNCAUGHT, chosen, sizes, tested, ..plain(Ended::Exited(1)) };
+            check(&evidence, verdict, (verdict == Unknown).then_some("number-read-back"));
+        }
+    }
+}
+
+#[test]
 fn a_first_step_decides_only_where_what_it_made_fits_as_well() {
     use Verdict::{Fits, Unknown};
     for (unmet, verdict, kind) in [

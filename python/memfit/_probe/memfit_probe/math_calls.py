@@ -7,10 +7,12 @@ list them.
 import functools
 import math
 
+from . import unknown_floats
+
 # Correct scripts pass a check for finite values.
 CHECKS = ("isfinite", "isinf", "isnan")
-# Functions of PyTorch that make tensors on the host of numbers.
-CONSTRUCTORS = ("tensor", "as_tensor")
+# Functions of PyTorch that make tensors of numbers.
+CONSTRUCTORS = ("tensor", "as_tensor", "scalar_tensor", "full", "full_like")
 # Depth of the lists in which unknown numbers are looked for.
 DEPTH = 2
 # Answers a call of a function, once PyTorch is watched.
@@ -81,23 +83,28 @@ class Watched:
             unknown = self.known.unknown_floats() != before
             return next(iter(self.kinds.values())) if found is None and unknown else found
 
-        try:
-            result = original(*values, **named)
-        except ValueError:
-            # The value is zero, of which there is no logarithm: scripts compute signal-to-noise ratios.
-            if kind() is None:
-                raise
-            result = 0.0
-        found = kind()
-        return result if found is None else self._followed(result, *found)
+        def called(values):
+            try:
+                return original(*values, **named)
+            except ValueError:
+                # The value is zero, of which there is no logarithm: scripts compute signal-to-noise ratios.
+                if kind() is None:
+                    raise
+                return 0.0
 
-    def _followed(self, result, floats, decides):
+        result = called(values)
+        found = kind()
+        if found is None:
+            return result
+        return self._followed(result, called(unknown_floats.first(values)), *found)
+
+    def _followed(self, result, first, floats, decides):
         if type(result) is tuple:
-            return tuple(self._followed(each, floats, decides) for each in result)
+            return tuple(self._followed(*each, floats, decides) for each in zip(result, first, strict=True))
         if type(result) is float:
-            return floats(result)
+            return floats.of(result, first)
         decides()
-        return self.condition(result) if type(result) is bool else result
+        return self.condition(first) if type(result) is bool else result
 
     def _deciding(self, original):
         @functools.wraps(original)

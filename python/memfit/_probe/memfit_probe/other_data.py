@@ -2,7 +2,7 @@
 
 A further run has these. If it allocates the same, then no size depends on what the script does with the data
 on the host, whether it compares, sorts or saves them. Scores and probabilities are on both sides of any
-threshold, classes stay small enough for an index.
+threshold, also of one below zero, classes stay small enough for an index.
 """
 
 # A multiplier whose multiples, modulo its power of two, visit all residues in a scattered order.
@@ -10,6 +10,8 @@ threshold, classes stay small enough for an index.
 _STRIDE, _RESIDUES, _FIRST = 40503, 1 << 16, 40000
 # Every so many elements, a value as large as this, with either sign.
 _RARE, _LARGE = 8, 8.0
+# One in so many groups of elements is negative.
+_NEGATIVE = 4
 # Number of classes, and the number of elements after which all data begin again.
 _CLASSES = 3
 _PERIOD = _CLASSES * _RESIDUES
@@ -57,6 +59,6 @@ def _computed(torch, dtype, length, is_plain):
         return ((places + 1) % (2 if is_plain else _CLASSES)).to(dtype)
     shares = ((places * _STRIDE + _FIRST) % _RESIDUES + 1).to(torch.float64) / (_RESIDUES + 1)
     if not is_plain:
-        signs = 1 - 2 * (places // _RARE % 2)
-        shares = torch.where(places % _RARE == 0, _LARGE * signs, shares)
+        signs = torch.where(places // _RARE % _NEGATIVE == 1, -1, 1)
+        shares = torch.where(places % _RARE == 0, _LARGE, shares) * signs
     return shares.to(dtype)

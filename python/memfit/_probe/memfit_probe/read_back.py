@@ -20,10 +20,11 @@ from . import (
     imports,
     math_calls,
     other_data,
+    saved,
     sparse,
     unknown_floats,
 )
-from .oom import frames_here, stack
+from .oom import frames_here, is_library, stack
 from .uncaught import HERE
 
 # Methods of `torch.Tensor` that return values which can be followed, ...
@@ -31,7 +32,7 @@ FOLLOWED = ("item", "tolist")
 # ... and those that return a CPU tensor, a plain number or a boolean, whose use cannot be seen.
 UNFOLLOWED = ("cpu", "__float__", "__bool__")
 # Other methods that copy from the GPU: what they copy is data, not a number.
-COPYING = ("to", "numpy")
+COPYING = ("to", "type", "numpy")
 # These convert any value to an integer.
 INTEGERS = ("__int__", "__index__")
 # Larger reads are reads of data to the device.
@@ -73,15 +74,17 @@ class Reads:
         self.strided = torch.strided
         self.library = os.path.dirname(torch.__file__) + os.sep
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
-        self.number = unknown_floats.kind(self.decides, self.condition)
+        self.number = unknown_floats.kind(self.decides, self.condition, self._untold)
         # Random numbers, and what is computed from counts.
-        self.bounded = unknown_floats.kind(self.decides_by_count, self._count_condition)
+        self.bounded = unknown_floats.kind(self.decides_by_count, self._count_condition, self._untold)
         self.count = unknown_floats.count_kind(self.bounded, self.decides_by_count, self._count_condition)
         kinds = {
             self.number: (self.number, self.decides),
             self.bounded: (self.bounded, self.decides_by_count),
             self.count: (self.bounded, self.decides_by_count),
         }
+        # A scaler's scale, which is known but for the overflows that lower it.
+        self.scale = unknown_floats.kind(lambda: None, self._count_condition, self._untold)
         self.watched = math_calls.Watched(known, kinds, self.condition)
         # Number of conditions on unknown values at each place.
         self.conditions = {}
@@ -104,6 +107,10 @@ class Reads:
         for name in COPYING:
             setattr(tensor, name, self._copying(getattr(tensor, name)))
         tensor.copy_ = self._copying_into(tensor.copy_)
+        tensor.__setitem__ = self._setting(tensor.__setitem__)
+        saved.arm(self)
+        scaler = self.session.torch.amp.GradScaler
+        scaler.get_scale = self._scaling(scaler.get_scale)
         self.watched.watch(self.session.torch)
         asserts.make_progress(self.session.torch)
         imports.before_compiling(self._leave)
@@ -185,6 +192,30 @@ class Reads:
 
         return copy
 
+    def _setting(self, original):
+        @functools.wraps(original)
+        def set_item(target, index, value):
+            original(target, index, value)
+            if type(value) in self.plain and value.is_cuda and target.is_cpu:
+                self._copied_large(value, target)
+
+        return set_item
+
+    def _scaling(self, original):
+        @functools.wraps(original)
+        def get_scale(scaler):
+            scale = original(scaler)
+            # Libraries skip the step of a scheduler after an overflow.
+            if (
+                type(scale) is not float
+                or not self.follows
+                or is_library(sys._getframe(1).f_code.co_filename)
+            ):
+                return scale
+            return self.scale(scale)
+
+        return get_scale
+
     def _copied_large(self, tensor, result):
         if self.session.is_compiling():
             return result
@@ -229,6 +260,32 @@ class Reads:
             result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
         return result
 
+    def is_unknown_data(self, tensor):
+        """Return `True` if a tensor on the GPU is no weight, and nobody computed it."""
+        is_data = tensor.is_cuda and tensor.layout is self.strided and tensor.numel()
+        return bool(is_data) and not self._is_weight(tensor) and not self._is_known(tensor)
+
+    def loaded(self, tensor):
+        """Record that the script loaded a tensor which may have been saved without having been computed."""
+        if tensor.layout is not self.strided or not tensor.numel() or not self._is_zero(tensor):
+            return
+        if threading.current_thread() is threading.main_thread():
+            self.copies.add(flows.site(frames_here()))
+        self.known.assumed(COPIED)
+        number = self.session.setup["others"]["number"]
+        if number is not None:
+            torch = self.session.torch
+            with torch.no_grad():
+                other = other_data.instead_of(torch, torch.zeros(tensor.shape, dtype=tensor.dtype), number)
+                tensor.detach().copy_(other)
+
+    def _is_zero(self, tensor):
+        if not tensor.is_cuda:
+            return not tensor.any()
+        start = tensor.untyped_storage().data_ptr()
+        contents = ctypes.create_string_buffer(min(tensor.untyped_storage().nbytes(), saved.BEGINNING))
+        return self.known.contents(start, len(contents), contents) and not any(contents.raw)
+
     def _is_weight(self, tensor):
         """Return `True` if a tensor is a weight of a model, whose copies are saved."""
         address = tensor.data_ptr()
@@ -264,8 +321,11 @@ class Reads:
         """Return `True` if this run inverts the condition that the caller evaluates: at some places or at
         all, and only the first times, since a loop may wait for it.
         """
-        path, line, libraries = flows.site(frames_here())
-        place = " > ".join([f"{path}:{line}", *libraries])
+        frames = frames_here()
+        path, line, libraries = flows.site(frames)
+        # One line may have several conditions.
+        offset = f"+{frames[0].f_lasti}" if frames and not libraries else ""
+        place = " > ".join([f"{path}:{line}{offset}", *libraries])
         count = self.conditions[place] = self.conditions.get(place, 0) + 1
         if count == 1:
             channel.send("condition", place=place)
@@ -321,8 +381,13 @@ class Reads:
         if type(result) is list:
             return [self._followed(each, kind) for each in result]
         if type(result) is float:
-            return kind(result)
+            replaced = kind is self.number and self.session.setup["others"]["number"] is not None
+            return kind.of(result, 0.0) if replaced else kind(result)
         return self.count(result) if type(result) is int else result
+
+    def _untold(self, function, args, named):
+        with self.session.torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **named)
 
     def decides(self):
         """Count that something depends on an unknown value."""

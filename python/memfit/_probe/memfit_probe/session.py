@@ -339,7 +339,7 @@ class Session:
         if complete > self.reported:
             self.reported = complete
             self._send_step(complete)
-        if self.steps.enough and not self.loaders.has_more_to_cover():
+        if self.steps.enough and not (self.loaders.has_more_to_cover() or self.graphs.are_expected()):
             self.finish("steps")
 
     def _send_step(self, complete):

@@ -3,7 +3,8 @@
 Most scripts read their loss only to print it, or to sum it for a printed mean, so nothing depends on it. Such
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
 becomes an integer, a number of numpy's or a tensor, or is compared. Functions of `math` and PyTorch's
-constructors read the value without asking it, so those are watched (`math_calls`); text is not followed.
+constructors read the value without asking it, so those are watched (`math_calls`); PyTorch's other functions
+ask `__torch_function__`. Text is not followed.
 """
 
 import math
@@ -18,19 +19,50 @@ CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
+# Depth of the lists in which a function of PyTorch may find such values.
+DEPTH = 3
+
+
 def plain(number):
     """Return the value as a plain float."""
     return float.__add__(number, 0.0)
 
 
-def kind(decides, condition):
+def _plainly(value, kind, depth=DEPTH):
+    """Return a value with plain floats in place of those of this kind."""
+    if type(value) is kind:
+        return plain(value)
+    if type(value) in (list, tuple) and depth:
+        return type(value)(_plainly(each, kind, depth - 1) for each in value)
+    return value
+
+
+class Followed(float):
+    """A number that is followed, with what it was in the first run, if that differs."""
+
+    __slots__ = ("first",)
+
+
+def first(value, depth=DEPTH):
+    """Return what a number, or each number of a list, was in the first run."""
+    if isinstance(value, Followed):
+        return getattr(value, "first", plain(value))
+    if type(value) in (list, tuple) and depth:
+        return type(value)(first(each, depth - 1) for each in value)
+    return value
+
+
+def kind(decides, condition, untold):
     """Create the type of such values.
 
     `decides` is called when something depends on one. `condition` is called with the result of a comparison,
-    and may replace it.
+    and may replace it. `untold` calls a function of PyTorch that is not to ask `__torch_function__`.
+
+    In a further run with other numbers, comparisons have the results of the first run: what depends on them
+    is the question of a run that inverts them.
     """
 
-    class UnknownFloat(float):
+    class UnknownFloat(Followed):
         """A value that the virtual GPU returned without computing it."""
 
         __slots__ = ()
@@ -38,17 +70,22 @@ def kind(decides, condition):
 
         def __round__(self, digits=None):
             if digits is not None:
-                return UnknownFloat(float.__round__(self, digits))
+                return UnknownFloat.of(float.__round__(self, digits), round(first(self), digits))
             decides()
             return float.__round__(self)
 
+        @classmethod
+        def of(cls, value, first):
+            """Make one of a value, and of what that was in the first run."""
+            made = cls(value)
+            made.first = first
+            return made
+
         def __divmod__(self, other):
-            parts = computed(float.__divmod__, (self, other), other, (0.0, 0.0))
-            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+            return self // other, self % other
 
         def __rdivmod__(self, other):
-            parts = computed(float.__rdivmod__, (self, other), self, (0.0, 0.0))
-            return parts if parts is NotImplemented else tuple(map(UnknownFloat, parts))
+            return other // self, other % self
 
         def is_integer(self):
             decides()
@@ -68,6 +105,16 @@ def kind(decides, condition):
             # Pickled as a plain number.
             return float, (plain(self),)
 
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), named=None):
+            # A tensor has no place for what is unknown: it takes the value.
+            decides()
+            args = [_plainly(each, cls) for each in args]
+            named = {name: _plainly(each, cls) for name, each in (named or {}).items()}
+            if set(types) - {cls}:
+                return function(*args, **named)
+            return untold(function, args, named)
+
     def computed(operation, numbers, divisor, otherwise):
         try:
             return operation(*numbers)
@@ -83,7 +130,10 @@ def kind(decides, condition):
         def operator(self, *others):
             divisor = others[0] if name in DIVISIONS else self
             result = computed(original, (self, *others), divisor, 0.0)
-            return UnknownFloat(result) if type(result) is float else result
+            if type(result) is not float:
+                return result
+            before = computed(original, (first(self), *map(first, others)), divisor, 0.0)
+            return UnknownFloat.of(result, before if type(before) is float else 0.0)
 
         return operator
 
@@ -103,7 +153,7 @@ def kind(decides, condition):
             # Correct scripts pass a check for finite values.
             if other is not self and not (isinstance(other, float) and math.isinf(other)):
                 decides()
-                result = original(self, other)
+                result = original(first(self), first(other))
                 return result if result is NotImplemented else condition(result)
             return original(self, other)
 

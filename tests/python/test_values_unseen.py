@@ -1,0 +1,126 @@
+"""Values that only a GPU can compute, used where no call asks for them: no verdict depends on them in
+silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import on_device
+from tiers import first
+
+pytest.importorskip("torch")
+
+# `many` takes more than the GPU has. On a real one, the loss is near 2, and the others are between -1 and 1.
+MADE = """
+    import io, math, pickle
+    import numpy as np
+    layer = torch.nn.Linear(64, 64).to(device)
+    computed = lambda rows: layer(torch.randn(rows, 64).to(device)).mean(1).detach()
+    loss, few, lots = 2 + computed(9).square().mean(), computed(100), computed(60000)
+    kept = []
+    def many():
+        kept.append(torch.zeros(20 << 30, dtype=torch.uint8, device=device))
+    number = loss.item()
+    {}
+"""
+DECIDED = {
+    "a range": "if 1 < number < 4: many()",
+    "a range of a plain number": "if 1 < float(loss) < 4: many()",
+    "a range of an array": "if 1 < loss.cpu().numpy() < 4: many()",
+    "a part of a range": "if number > 100: pass\nelif number > 1: many()",
+    "the best so far, in numpy": "best = np.inf\n"
+    "for _ in range(3):\n"
+    "    mean, best = np.mean([loss.item()]), min(best, np.mean([loss.item()]))\n"
+    "    if mean > best: many()",
+    "negative numbers of a small copy": "if (few.cpu().numpy() < 0).any(): many()",
+    "few numbers in a range": "if ((few.cpu() > -0.3) & (few.cpu() < -0.01)).any(): many()",
+    "many numbers in a range": "if ((lots.cpu() > -0.3) & (lots.cpu() < -0.01)).any(): many()",
+    "a comparison with a tensor": "if (torch.tensor([1.0, 5.0]) < number).any(): many()",
+    "a filled tensor": "if torch.full((3,), number).sum() > 1: many()",
+    "an element of a tensor": "x = torch.zeros(3); x[0] = number\nif x[0] > 1: many()",
+    "a product with a tensor": "if (torch.ones(3) * number).sum() > 1: many()",
+    "an argument of a kernel": "if (torch.arange(9, device=device) < number).sum().item() > 1: many()",
+    "a slice of a tensor": "x = torch.zeros(60000); x[:] = lots\nif x.any(): many()",
+    "another type": "if lots.type(torch.FloatTensor).any(): many()",
+    "saved in memory": "torch.save(lots, to := io.BytesIO()); to.seek(0)\n"
+    "if torch.load(to, map_location='cpu').any(): many()",
+    "saved in a file": "torch.save({'x': [lots]}, 'x.pt')\nif torch.load('x.pt')['x'][0].cpu().any(): many()",
+    "pickled": "if pickle.loads(pickle.dumps(few)).cpu().any(): many()",
+    "the first of a ranking": "if few.argsort()[0].item() > 0: many()",
+    "the largest tensor": "if max(few) > 0: many()",
+    "an overflow": "scaler = torch.amp.GradScaler('cuda', init_scale=2.0**120); before = scaler.get_scale()\n"
+    "scaler.scale(layer(torch.ones(1, 64, device=device)).sum()).backward()\n"
+    "scaler.step(torch.optim.SGD(layer.parameters())); scaler.update()\n"
+    "if scaler.get_scale() < before: many()",
+}
+EACH_TIME = (
+    "a range",
+    "a range of an array",
+    "a product with a tensor",
+    "saved in memory",
+    "the largest tensor",
+)
+
+
+def indented(code: str) -> str:
+    return code.replace("\n", "\n    ")
+
+
+@pytest.mark.parametrize("how", first(DECIDED, besides=[how for how in DECIDED if how not in EACH_TIME]))
+def test_a_value_that_decides_is_seen(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = on_device(MADE.format(indented(DECIDED[how])), tmp_path, "t4").report
+    assert report["verdict"] == "unknown", (report["problem"], report["fidelity"])
+
+
+# Nothing depends on these values, or only what is printed.
+TOLD = {
+    "a mean of losses": "print(f'{np.mean([number, number]):.3f}', number * 3 / 2)",
+    "a checkpoint": "opt = torch.optim.Adam(layer.parameters())\n"
+    "layer(torch.ones(1, 64, device=device)).sum().backward(); opt.step()\n"
+    "torch.save({'model': layer.state_dict(), 'opt': opt.state_dict(), 'loss': number}, 'x.pt')\n"
+    "found = torch.load('x.pt'); layer.load_state_dict(found['model']); opt.load_state_dict(found['opt'])",
+    "a total": "total = torch.zeros(2); total += number; total[1] = number; print(total)",
+}
+
+
+@pytest.mark.parametrize("how", TOLD)
+def test_a_value_that_decides_nothing_fits(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = on_device(MADE.format(indented(TOLD[how])), tmp_path, "t4").report
+    assert report["verdict"] == "fits", (report["problem"], report["fidelity"])
+
+
+WAITS = """
+    kept, x = [], torch.randn(1 << 20, device=device)
+    while True:
+        kept.append(x.repeat(64))
+        {}: break
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [
+        ("if (x - x.roll(1)).norm() < 9999", "unknown"),
+        ("if (x - x.roll(1)).norm().item() > 9", "unknown"),
+        ("if int((x > 1).long().argmax()) + len(kept) == 9999", "oom"),
+        ("if len(kept) == 9999", "oom"),
+    ],
+)
+def test_a_loop_that_fills_memory_while_it_waits_for_a_value_is_no_lack_of_memory(
+    ends: str, verdict: str, tmp_path: Path
+) -> None:
+    report = on_device(WAITS.format(ends), tmp_path, "t4").report
+    assert report["verdict"] == verdict, (report["problem"], report["fidelity"])
+    assert report["oom"] is not None
+
+
+def test_memory_that_other_values_need_is_told(tmp_path: Path) -> None:
+    code = MADE.format("if number > 1: kept.append(torch.zeros(1 << 30, dtype=torch.uint8, device=device))")
+    report = on_device(code, tmp_path, "t4").report
+    told = [each["bytes"] for each in report["fidelity"]["effects"] if each["id"] in ("number", "condition")]
+    # The tensor is there in the further run alone: a verdict of `fits` counts it.
+    assert report["verdict"] == "unknown" or max(told) >= 1 << 30, report["fidelity"]
