@@ -142,7 +142,7 @@ pub(super) fn kept_pairs(script: &Script, of: &Expression, name: &str) -> Option
     }
     let text = script.slice(mask.value.span);
     Some(match text.strip_suffix("== 0") {
-        Some(counted) if !counted.contains(['=', '<', '>', '|', '&']) => format!("{}!= 0", counted),
+        Some(counted) if !counted.contains(['=', '<', '>', '|', '&']) => format!("{counted}!= 0"),
         _ => match text.strip_prefix('~') {
             Some(counted) => counted.to_owned(),
             None => format!("~{}", operand(script, &mask.value)),
