@@ -51,3 +51,4 @@ pub use out_of_memory::{OutOfMemory, out_of_memory};
 pub use peak_lines::{LineBytes, fullest_device, lines_at_peak, user_files};
 pub use recorded::{ExplainError, ExplainOverrides, explain_recording, explain_source};
 pub use timeline::categories;
+pub use weigh::GPU_SIZES_GIB;

@@ -15,6 +15,7 @@ mod size;
 
 pub(crate) use memfit_vocabulary::format_size as size;
 
+pub use self::size::GPU_SIZES_GIB;
 use memfit_vocabulary::Cause;
 pub(crate) use room::{FRACTION_SETTER, limited};
 

@@ -21,3 +21,20 @@ pub(crate) fn gpus(args: &GpusArgs, settings: &Settings, printer: &Printer) -> R
     }
     Ok(Exit::Good)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use memfit_devices::Catalogue;
+
+    #[test]
+    fn explain_knows_the_memory_sizes_of_the_catalogue() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let sizes: BTreeSet<u64> =
+            catalogue.devices().iter().map(|device| device.box_memory.get() >> 30).collect();
+        let known: BTreeSet<u64> = memfit_explain::GPU_SIZES_GIB.iter().copied().collect();
+        assert_eq!(sizes, known);
+        assert!(memfit_explain::GPU_SIZES_GIB.is_sorted());
+    }
+}

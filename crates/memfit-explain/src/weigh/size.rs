@@ -96,12 +96,13 @@ pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-/// Memory sizes of existing GPUs in GiB.
-const CARD_SIZES_GIB: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180, 192, 288];
+/// Memory sizes of the catalogue's GPUs in GiB, as on their boxes.
+pub const GPU_SIZES_GIB: &[u64] =
+    &[6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 94, 96, 128, 141, 144, 180, 186, 270];
 
 fn larger_gpu(analysis: &Analysis<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
-    let gib = CARD_SIZES_GIB.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
+    let gib = GPU_SIZES_GIB.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
     let how = if saw_whole_steps(analysis) {
         format!("a GPU with {gib} GiB or more (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)")
     } else {

@@ -140,7 +140,7 @@ fn attention_is_followed_from_its_product_to_its_values() {
     ];
     for (written, expected) in cases {
         let text = |lines: &[&str]| {
-            let body: String = lines.iter().map(|line| format!("        {line}\n")).collect();
+            let body = format!("        {}\n", lines.join("\n        "));
             format!(
                 "import math\nimport torch\n\nclass Attention(torch.nn.Module):\n    def forward(self, x, q, k, v, mask, causal):\n{body}"
             )
