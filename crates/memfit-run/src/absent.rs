@@ -25,13 +25,13 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
     let is_file = exception.r#type == "FileNotFoundError";
     if let Some(path) = looked_for_weights(exception) {
         return Some(format!(
-            "the script looks for this file itself: put it there; or `touch {path}` and `--synthetic-weights`, with which what loads an empty file keeps its own values (remove the file before a real training)"
+            "put the file there. Without it: create an empty one (`touch {path}`) and use `--synthetic-weights`; the model then keeps its initial weights. Remove the empty file before a real training"
         ));
     }
     match stand_ins::unused(given, exception) {
         Some(StandIn::Weights) if is_file => {
             return Some(
-                "put the file there; or, if it holds weights alone, `--synthetic-weights`, which takes it for whatever it is loaded into"
+                "put the file there; or, if it has weights alone, `--synthetic-weights`, which replaces it by zeros in the shapes of the model that loads it"
                     .to_owned(),
             );
         }
@@ -48,7 +48,7 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
                 || raised_in_torchvision(exception) =>
         {
             return Some(
-                "put the data set there; or `--synthetic-data`, which makes up samples for data sets of torchvision's and timm's"
+                "put the data set there; or `--synthetic-data`, which generates samples for the data sets of torchvision and timm"
                     .to_owned(),
             );
         }
@@ -111,7 +111,7 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
             .is_some_and(|(_, source)| LOOKS_FOR.iter().any(|call| source.contains(call)));
     if looked {
         return Some(
-            "a file or a folder that the script looks for there is missing: put it there; of a data set, a few samples are enough for memfit"
+            "put the file or folder that the script looks for into its place; of a data set, a few samples are enough for memfit"
                 .to_owned(),
         );
     }
@@ -266,7 +266,7 @@ mod tests {
                 traceback: format!("  File \"/me/data.py\", line 7, in load\n    {source}\nAssertionError\n"),
             })
         };
-        assert!(told("assert os.path.exists(path)").unwrap().contains("is missing"));
+        assert!(told("assert os.path.exists(path)").unwrap().starts_with("put the file or folder"));
         assert_eq!(told("assert len(found) == 3"), None);
     }
 

@@ -209,7 +209,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
             kind,
             message: format!("The `{package}`{whose} has no module `{module}`."),
             hint: Some(own.unwrap_or_else(|| format!(
-                "{who} was written for another release of `{root}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
+                "{who} was written for another release of `{root}`: install the one that its requirements name; or remove the folder or package of the same name that comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
             ))),
         });
     }

@@ -166,13 +166,13 @@ pub(crate) fn is_small(traceback: &str) -> bool {
 pub(crate) fn remedy(given: Given<'_>, stand_in: StandIn) -> String {
     match stand_in {
         StandIn::Weights => "`--synthetic-weights` replaces trained weights".to_owned(),
-        StandIn::DataSet => "`--synthetic-data` replaces data sets of torchvision's and timm's".to_owned(),
+        StandIn::DataSet => "`--synthetic-data` replaces the data sets of torchvision and timm".to_owned(),
         StandIn::Metric => "with `--synthetic-data` each result of a metric of `evaluate` is 0, which no memory depends on".to_owned(),
-        StandIn::Rows => "state what a row has, by the names that the script reads, and memfit makes rows up: `--synthetic-data='{text:256:str,label:int64<2}'`".to_owned(),
+        StandIn::Rows => "describe a row, by the names that the script reads, and memfit generates rows: `--synthetic-data='{text:256:str,label:int64<2}'`".to_owned(),
         StandIn::Samples => {
             let whose = given.data_set.map(|name| format!(" of `{name}`")).unwrap_or_default();
             format!(
-                "state what a sample{whose} has, and memfit makes samples up: `--synthetic-data='image:3x224x224:float32,label:int64<1000'` (in `{{}}` if a sample is a dictionary; a part of one can be in `{{}}`, `[]` or `()`, as `target:{{boxes:9x4:float32,labels:9:int64<21}}`)"
+                "describe a sample{whose}, and memfit generates samples: `--synthetic-data='image:3x224x224:float32,label:int64<1000'` (in `{{}}` if a sample is a dictionary; a part of one can be in `{{}}`, `[]` or `()`, as `target:{{boxes:9x4:float32,labels:9:int64<21}}`)"
             )
         }
     }

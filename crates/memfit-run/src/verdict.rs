@@ -245,7 +245,7 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
                 for part in [" Before it, the host `", host, "` could not be reached"] {
                     problem.message.push_str(part);
                 }
-                let hint = "if it lacks what it looked for there: download that where there is a network, and put it where the script looks for it";
+                let hint = "if that is the cause: download the file on a machine with a network, and copy it to the path that the script reads";
                 problem.hint = Some(hint.to_owned());
             } else if problem.hint.is_none() {
                 problem.hint = absent::hint_at_file(&exception);
@@ -487,7 +487,7 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
             "no-gpu-use",
             "The script ran but never used the GPU.",
             Some(
-                "does it move its model there, and does it ask `torch.cuda.is_available()` in the process that trains?",
+                "move the model to `cuda`; if the script chooses the device itself, let it ask `torch.cuda.is_available()` in the process that trains",
             ),
         ),
         Ended::Exited(_) | Ended::Complete | Ended::Stalled => None,

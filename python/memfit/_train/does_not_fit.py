@@ -20,7 +20,7 @@ def ranks_error(rank: int, lost: str) -> StepDoesNotFit:
     if lost:
         return StepDoesNotFit(
             f"{lost}; parameters are as they were before the step\n"
-            "hint: every rank has to run the same collectives, and has to run the model equally often"
+            "hint: let every rank call the model the same number of times, with the same collectives in the same order"
         )
     return StepDoesNotFit(
         f"rank {rank} cannot continue; this rank's parameters are as they were before the step\n"

@@ -44,7 +44,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::BinCount => ("number of bins of `bincount`, taken as 1", Stake::Unbounded),
         Assumption::Generation => ("length of generated text, which an end token may shorten", Stake::Size),
         Assumption::SolverSteps => (
-            "the steps of an adaptive solver, which autograd keeps: one was taken between two points in time",
+            "the steps of an adaptive ODE solver (autograd saves each): one step between two time points was assumed",
             Stake::Unbounded,
         ),
         Assumption::AllTrue => ("`all` of computed values, taken as true", Stake::Condition),
@@ -66,7 +66,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
             Stake::Number,
         ),
         Assumption::DecidingCount => (
-            "a count or random number that only a GPU can compute, used for more than printing and as a size",
+            "a count or random number that only a GPU can compute, used other than for printing, adding up or as a size",
             Stake::Count,
         ),
         Assumption::CopiedData => {

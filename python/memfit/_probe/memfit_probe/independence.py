@@ -39,7 +39,7 @@ _LINEAR = {
 }
 # Operations that assemble a batch from stored data.
 _PICKS = ("stack", "index", "index_select", "slice")
-UNSEEN = "an extension kernel whose operation is unknown computes part of it"
+UNSEEN = "a custom CUDA kernel computes a part of the loss"
 SHARE = (
     "the loss is a mean over a varying number of elements (a mask, or ignored labels), which differs between "
     "micro-batches"
