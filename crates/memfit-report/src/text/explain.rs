@@ -91,7 +91,9 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
             | Cause::GiantRequest
             | Cause::DoesNotFit
     );
-    if report.peak.requested.is_some() && is_searched {
+    // Of an inference, there is nothing to plan.
+    let trains = |fix: &ExplainFix| matches!(fix.lever, Lever::MicroBatch | Lever::Checkpointing);
+    if report.peak.requested.is_some() && is_searched && report.fixes.iter().any(trains) {
         out.push('\n');
         out.push_str(&canvas.wrapped("next: ", ADVICE, PLAN));
     }
