@@ -38,6 +38,8 @@ DECIDED = {
     "few numbers in a range": "if ((few.cpu() > -0.3) & (few.cpu() < -0.01)).any(): many()",
     "many numbers in a range": "if ((lots.cpu() > -0.3) & (lots.cpu() < -0.01)).any(): many()",
     "a comparison with a tensor": "if (torch.tensor([1.0, 5.0]) < number).any(): many()",
+    "as many as a number": "if len(torch.arange(number)) > 1: many()",
+    "as many as a stated end": "if len(torch.arange(0, end=number)) > 1: many()",
     "a filled tensor": "if torch.full((3,), number).sum() > 1: many()",
     "an element of a tensor": "x = torch.zeros(3); x[0] = number\nif x[0] > 1: many()",
     "a product with a tensor": "if (torch.ones(3) * number).sum() > 1: many()",

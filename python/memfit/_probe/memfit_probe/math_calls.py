@@ -13,6 +13,8 @@ from . import unknown_floats
 CHECKS = ("isfinite", "isinf", "isnan")
 # Functions of PyTorch that make tensors of numbers.
 CONSTRUCTORS = ("tensor", "as_tensor", "scalar_tensor", "full", "full_like")
+# Those whose numbers decide how long the tensor is. A count is its own bound there, as in every size.
+RANGES = ("arange", "linspace", "logspace")
 # Depth of the lists in which unknown numbers are looked for.
 DEPTH = 2
 # Answers a call of a function, once PyTorch is watched.
@@ -50,10 +52,10 @@ class Watched:
         """Follow the calls from now on."""
         global _answer
         _answer = self._answer
-        for name in CONSTRUCTORS:
+        for name in (*CONSTRUCTORS, *RANGES):
             original = getattr(torch, name)
             self.originals.append((torch, name, original))
-            made = self._deciding(original)
+            made = self._deciding(original, float if name in RANGES else object)
             setattr(torch, name, made)
             # TorchScript knows functions by their identity.
             torch.jit._builtins._register_builtin(made, f"aten::{name}")
@@ -106,10 +108,11 @@ class Watched:
         decides()
         return self.condition(first) if type(result) is bool else result
 
-    def _deciding(self, original):
+    def _deciding(self, original, kind):
         @functools.wraps(original)
         def make(*values, **named):
-            found = self._kind((*values, named.get("data")))
+            given = (*values, *named.values()) if kind is float else (*values, named.get("data"))
+            found = self._kind([each for each in given if isinstance(each, kind)])
             if found is not None:
                 _, decides = found
                 decides()
