@@ -66,7 +66,7 @@ def test_a_checkpoint_is_written_renamed_pruned_and_resumed_from(tmp_path):
     )
     assert report["steps"] == 4
     assert "checkpoints" in notes(report)
-    assert "your files were not changed" in notes(report)
+    assert "are unchanged on your disk" in notes(report)
     assert left_in(tmp_path) == ["checkpoint-0", "checkpoint-0/weights.pt", "last.pt"]
     assert (tmp_path / "last.pt").read_text() == "trained for a week"
     assert (tmp_path / "checkpoint-0" / "weights.pt").read_text() == "trained for a day"

@@ -23,7 +23,7 @@ from test_stand_ins import STATIC
 RANKS, SPARSE = "crates/memfit-vgpu/tests/libraries/nccl.rs", "crates/memfit-vgpu/tests/libraries/sparse.rs"
 REMARKS, HERE = "crates/memfit-cli/tests/remarks.rs", "tests/python/test_remarks.py"
 ELSEWHERE = {
-    "files-kept": ("tests/python/test_checkpoints.py", "your files were not changed"),
+    "files-kept": ("tests/python/test_checkpoints.py", "are unchanged on your disk"),
     "python-skipped": ("tests/python/test_run_failures.py", "str(bare) in note"),
     "ranks-full": (RANKS, "Remark::RanksFull"),
     "rank-silent": (RANKS, "Remark::RankSilent"),
