@@ -263,7 +263,7 @@ class Verifier(Runner):
         try:
             after = self._run_after(divided)
         except Exception as error:
-            self._unclear(error)
+            self._skip(error)
             return _NextBatch(frozenset(), "")
         overwritten = agreeing(whole.numbers, after.numbers, divided.is_wide)
         counters = frozenset(changed) - overwritten
@@ -274,7 +274,7 @@ class Verifier(Runner):
             except NotComparable as error:
                 return _NextBatch(overwritten, str(error))
             except Exception as error:
-                self._unclear(error)
+                self._skip(error)
                 continue
             later = replace(later, state={}, numbers={}, kinks=[])
             found = judge(items, (), name, after, later, _is_coarse(divided))
@@ -342,6 +342,15 @@ class Verifier(Runner):
         if is_memory(error, self._device) or isinstance(error, RanksMeet):
             raise error
         forget(error)
+
+    def _skip(self, error: Exception) -> None:
+        """Ignore any error of a further run but that of another rank: if memory ran out, it is due to the
+        script's own state, since as many samples had enough before.
+        """
+        if isinstance(error, RanksMeet):
+            raise error
+        forget(error)
+        collect(self._device)
 
 
 class _NextBatch(NamedTuple):
