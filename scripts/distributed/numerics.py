@@ -17,6 +17,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -52,7 +53,10 @@ class Fault:
     """An out-of-memory error in one of a model's calls, on one rank."""
 
     def __init__(self, model: Any, at: int | None, backward: bool) -> None:
-        self.at, self.backward, self.seen, self.raised = at, backward, 0, False
+        self.at, self.backward = at, backward
+        # In an object of a library, since attributes of the user's own are put back when a step is repeated.
+        self.count = threading.local()
+        self.count.seen, self.count.raised = 0, False
         # Set in the forward passes of training, but not in those that measure the effect of dividing a batch.
         self.armed = False
         for module in model.modules():
@@ -61,8 +65,8 @@ class Fault:
     def _called(self, _module: Any, _inputs: Any, output: Any) -> None:
         import torch
 
-        self.seen += self.armed
-        if not self.armed or self.seen != self.at:
+        self.count.seen += self.armed
+        if not self.armed or self.count.seen != self.at:
             return
         tensor = output if isinstance(output, torch.Tensor) else None
         if self.backward and tensor is not None and tensor.requires_grad:
@@ -85,8 +89,8 @@ class Fault:
     def _fail(self, _gradient: Any = None) -> None:
         import torch
 
-        if not self.raised:
-            self.raised = True
+        if not self.count.raised:
+            self.count.raised = True
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
@@ -160,7 +164,7 @@ def under_plan(
         results = [step(batch) for batch in kind.batches(dtype)]
     found["losses"] = [float(result.loss) for result in results]
     found["parameters"] = {name: whole(each) for name, each in model.state_dict().items()}
-    found["calls"], found["raised"], found["retries"] = fault.seen, fault.raised, step.retries
+    found["calls"], found["raised"], found["retries"] = fault.count.seen, fault.count.raised, step.retries
     return found
 
 

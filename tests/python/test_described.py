@@ -54,7 +54,7 @@ def test_samples_with_parts_replace_a_data_set_however_it_tells_that_its_files_a
 ) -> None:
     code = BOXES.format(fails=fails.replace("{{", "{").replace("}}", "}"))
     hint = asked(code, tmp_path).report["problem"]["hint"]
-    assert "a sample of `Boxes` has" in hint, hint
+    assert "describe a sample of `Boxes`" in hint, hint
     answer = asked(code, tmp_path, f"--synthetic-data={SAMPLE}")
     assert answer.said == {
         "image": [3, 16, 16],
@@ -100,7 +100,7 @@ STREAM = """
 def test_a_stream_without_files_yields_described_samples(workers: int, tmp_path: Path) -> None:
     code = STREAM.format(workers=workers)
     hint = asked(code, tmp_path).report["problem"]["hint"]
-    assert "state what a sample" in hint, hint
+    assert "describe a sample" in hint, hint
     answer = asked(code, tmp_path, "--synthetic-data=ids:16:int64<99@20")
     assert answer.said == {"batches": 5, "shape": [4, 16]}, answer.output
 
@@ -125,7 +125,7 @@ CAPTIONS = """
 def test_a_data_set_that_inherits_from_torchvision_is_described(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     hint = asked(CAPTIONS, tmp_path).report["problem"]["hint"]
-    assert "a sample of `Parent` has" in hint, hint
+    assert "describe a sample of `Parent`" in hint, hint
     answer = asked(CAPTIONS, tmp_path, "--synthetic-data=image:3x8x8:float32@30")
     assert answer.said == {"length": 30, "shape": [3, 8, 8]}, answer.output
 

@@ -112,7 +112,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
     "numbers of an extension": (
         lambda: Mixed(lambda x: x + torch.empty(SAMPLES, 4)),
         numbers,
-        "operation is unknown",
+        "a custom CUDA kernel",
     ),
 }
 

@@ -89,7 +89,7 @@ def test_samples_can_be_described_of_a_class_that_extends_none_of_torchs(
 ) -> None:
     code = PLAIN.format(made=made, workers=workers)
     hint = asked(code, tmp_path).report["problem"]["hint"]
-    assert "state what a sample" in hint, hint
+    assert "describe a sample" in hint, hint
     answer = asked(code, tmp_path, "--synthetic-data=text:16:float32")
     assert answer.said == {"shape": [2, 16]}, answer.output
 
@@ -98,7 +98,7 @@ def test_a_class_that_no_loader_takes_is_no_data_set(tmp_path: Path) -> None:
     code = PLAIN.format(made="Words()[0]", workers=0)
     problem = asked(code, tmp_path, "--synthetic-data=text:16:float32").report["problem"]
     assert problem["message"].endswith("No such file or directory: '/nowhere/0.txt'"), problem
-    assert "state what a sample" not in problem["hint"], problem
+    assert "describe a sample" not in problem["hint"], problem
 
 
 LENGTHS = """

@@ -385,7 +385,7 @@ def test_alternating_optimizers_are_not_divided_and_handwritten_attention_become
     chosen = {lever["name"] for lever in report["chosen"]["levers"]}
     why = {rejected["lever"]: rejected["why"] for rejected in report["rejected"]}
     shown = {lever["name"] for each in report["pareto"] for lever in each["levers"]}
-    assert "sdpa" in shown | chosen | {lever for lever, told in why.items() if "GiB" in told}, report
+    assert "sdpa" in shown | chosen | {lever for lever, told in why.items() if "iB" in told}, report
     assert "micro-batch" not in chosen
     assert not chosen & set(why)
     # A handwritten plan that divides such batches is reported as not exact.

@@ -50,7 +50,7 @@ def test_kv_caches_of_language_models_may_take_less():
     assert baseline["peak"]["allocated"] > cache
     assert baseline["step_ms_estimate"] > 0
     told = {lever["name"] for lever in (report["chosen"] or baseline)["levers"]}
-    told |= {rejected["lever"] for rejected in report["rejected"] if "GiB" in rejected["why"]}
+    told |= {rejected["lever"] for rejected in report["rejected"] if "iB" in rejected["why"]}
     assert {"kv-cache-8-bit", "kv-cache-window"} <= told, report
     small = [
         each["peak"]["allocated"]

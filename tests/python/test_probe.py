@@ -220,7 +220,7 @@ def test_a_process_without_torch_says_hello_and_loads_nothing_else(tmp_path):
         "import sys; print(sorted(n for n in sys.modules if n in ('torch', 'json', 'ctypes') or 'memfit' in n))",
         MEMFIT_RUN_DIR=str(tmp_path),
     )
-    names = ["channel", "garbage", "imports", "math_calls"]
+    names = ["channel", "garbage", "imports", "math_calls", "unknown_floats"]
     assert ast.literal_eval(loaded) == ["memfit_probe", *(f"memfit_probe.{name}" for name in names)]
     (messages,) = tmp_path.glob("messages-*.jsonl")
     (line,) = messages.read_text().splitlines()

@@ -42,7 +42,7 @@ def test_samples_are_to_be_described_where_the_scripts_own_data_set_lacks_files(
 ) -> None:
     problem = asked(OWN_DATA_SET.format(use=use), tmp_path, *options).report["problem"]
     hint = problem["hint"] or ""
-    assert ("a sample of `Words` has" in hint) == described, problem
+    assert ("describe a sample of `Words`" in hint) == described, problem
     assert ("--synthetic-weights" in hint) == ("torch.load" in use), problem
 
 
@@ -54,7 +54,7 @@ def test_a_folder_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) ->
         "class Words(torch.utils.data.Dataset):\n    def __init__(self): open('/nowhere/words.txt')\n"
     )
     problem = asked("    import datasets\n    datasets.Words()\n", tmp_path).report["problem"]
-    assert "a sample of `Words` has" in (problem["hint"] or ""), problem
+    assert "describe a sample of `Words`" in (problem["hint"] or ""), problem
 
 
 def test_described_samples_replace_the_data_set_that_the_hint_names(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ EMPTY = """
 def test_a_data_set_that_found_no_files_is_told_and_described(tmp_path: Path) -> None:
     hint = asked(EMPTY, tmp_path).report["problem"]["hint"]
     assert "found no files" in hint, hint
-    assert "a sample of `Pairs` has" in hint, hint
+    assert "describe a sample of `Pairs`" in hint, hint
     answer = asked(EMPTY, tmp_path, "--synthetic-data=image:3x8x8:float32,label:int64<10")
     assert answer.said == {"images": [4, 3, 8, 8], "labels": [4]}, answer.output
 
@@ -223,7 +223,7 @@ def test_an_error_with_which_a_library_ends_the_script_is_told_with_its_data_set
     call = "framework.run(lambda: Words('/nowhere/words.txt'))"
     problem = asked(code.format(site=str(library.parent), call=call), tmp_path).report["problem"]
     assert "'/nowhere/words.txt'" in problem["message"], problem
-    assert "a sample of `Words` has" in (problem["hint"] or ""), problem
+    assert "describe a sample of `Words`" in (problem["hint"] or ""), problem
 
 
 def test_a_data_set_that_is_made_from_a_described_one_is_described_as_well(tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def test_an_adaptive_solver_takes_a_step_and_tells_that_its_number_is_unknown(
         (package / name).write_text(text)
     answer = on_device(TRAINING.format(site=str(package.parents[1]), mode=mode), tmp_path)
     assert answer.said == {"ends": 3}, answer.output
-    solver = [value for value in answer.report["fidelity"]["values"] if "adaptive solver" in value["call"]]
+    solver = [
+        value for value in answer.report["fidelity"]["values"] if "adaptive ODE solver" in value["call"]
+    ]
     assert bool(solver) == kept, answer.output
     # Steps that autograd keeps may be any number; others leave nothing behind.
     assert answer.report["verdict"] == ("unknown" if kept else "fits"), answer.output
