@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use memfit_report::wire::Exception;
-use memfit_vocabulary::is_user_file;
+use memfit_vocabulary::{installed_path, is_user_file};
 
 /// Prefix of the messages of exceptions that memfit raises in the script.
 pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
@@ -72,8 +72,7 @@ pub(crate) fn raising_file(traceback: &str) -> Option<&str> {
 
 /// The installed package, by the name of its folder, that a file belongs to.
 pub(crate) fn package_of(file: &str) -> Option<&str> {
-    let (_, path) = ["/site-packages/", "/dist-packages/"].iter().find_map(|part| file.rsplit_once(part))?;
-    path.split(['/', '.']).next()
+    installed_path(file)?.split(['/', '.']).next()
 }
 
 /// Place and source of the line that raised.
