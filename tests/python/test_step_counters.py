@@ -5,8 +5,11 @@ is not divided, even if it does so only after many batches.
 from __future__ import annotations
 
 import collections
+import itertools
+import re
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import memfit
@@ -193,3 +196,26 @@ def test_a_term_in_every_so_many_calls_is_refused(every: int, first: int) -> Non
     step = step_of(Perceptron(), loss, micro_batch=4)
     with pytest.raises(memfit.StepDoesNotFit, match="depends on values in Python"):
         step(rows(torch.Generator().manual_seed(3), 12))
+
+
+@pytest.mark.parametrize(("counts", "place"), [(False, 1), (True, 2)])
+def test_a_comparison_calls_the_loss_as_often_as_the_guide_says(counts: bool, place: int) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    stated = re.search(r"calls the loss function about (\d+) times, or (\d+) if it updates values", guide)
+    assert stated is not None
+    # An iterator is not put back after the comparison.
+    calls, updates = itertools.count(), [0]
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        next(calls)
+        if counts:
+            updates[0] += 1
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    step = memfit.Step(model, torch.optim.SGD(model.parameters(), 0.1), loss, micro_batch=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = step((torch.randn(16, 8), torch.randint(3, (16,))))
+    assert result.micro_batches == 4
+    assert next(calls) - 4 == pytest.approx(int(stated[place]), rel=0.1)

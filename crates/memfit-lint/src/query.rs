@@ -209,13 +209,9 @@ pub(crate) fn loop_of_calls(context: &Context<'_>, store: &Store) -> Option<Loop
     let position = function.parameters.iter().position(|name| name == root);
     facts.calls.iter().filter(|call| call.function == Some(id)).find_map(|call| {
         let looped = call.site.looped?;
-        let skipped = usize::from(function.class.is_some() && call.receiver.is_some());
         let given = match position {
             None => root,
-            Some(position) => {
-                let argument = call.argument(position.checked_sub(skipped)?, root)?;
-                context.slice(argument.value_span)
-            }
+            Some(position) => context.slice(facts.given(call, id, position)?.value_span),
         };
         // A name of the caller, which no iteration binds or empties.
         let around = facts.looped(looped);

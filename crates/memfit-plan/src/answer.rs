@@ -80,6 +80,8 @@ pub struct Answer {
     pub evaluations: u64,
     /// `true` if the search was ended early.
     pub interrupted: bool,
+    /// The limit of runs, if that ended it.
+    pub run_limit: Option<u64>,
 }
 
 impl Answer {

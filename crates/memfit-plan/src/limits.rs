@@ -31,6 +31,13 @@ pub struct Limits {
     pub most_runs: u64,
 }
 
+impl Limits {
+    /// The limit of runs, if so many runs reach it.
+    pub fn reached(&self, runs: u64) -> Option<u64> {
+        (runs >= self.most_runs).then_some(self.most_runs)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -136,7 +136,7 @@ impl<'a, T: Trial> Search<'a, T> {
         if let Some(known) = known {
             return Ok(Some(known.outcome.clone()));
         }
-        if self.interrupted || self.runs >= self.limits.most_runs {
+        if self.interrupted || self.limits.reached(self.runs).is_some() {
             self.interrupted = true;
             return Ok(None);
         }
@@ -360,6 +360,7 @@ impl<'a, T: Trial> Search<'a, T> {
             fewest: None,
             evaluations: self.runs,
             interrupted: self.interrupted,
+            run_limit: self.limits.reached(self.runs).filter(|_| self.interrupted),
         }
     }
 }

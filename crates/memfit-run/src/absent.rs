@@ -128,8 +128,7 @@ const TOLD_ABSENT: &[&str] =
 /// A file of weights that the script's own code looked for, and did not open.
 fn looked_for_weights(exception: &Exception) -> Option<&str> {
     let told = exception.message.to_lowercase();
-    let by_script =
-        traceback::raising_file(&exception.traceback).is_some_and(memfit_vocabulary::is_user_file);
+    let by_script = traceback::is_raised_by_script(&exception.traceback);
     let absent = exception.r#type == "FileNotFoundError"
         || (TOLD_BY.contains(&exception.r#type.as_str())
             && TOLD_ABSENT.iter().any(|words| told.contains(words)));

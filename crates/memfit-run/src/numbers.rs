@@ -47,6 +47,23 @@ pub(crate) enum Numbers {
     Unfinished,
 }
 
+/// Values with conditions inverted, each so many times.
+fn inverting(inverted: Inverted, times: u32) -> OtherValues {
+    OtherValues { conditions: Some(inverted), times, ..OtherValues::default() }
+}
+
+/// Runs with the next set of conditions inverted, and returns the set and the run; `None` after the last one.
+fn run_next(
+    branches: &mut Branches,
+    mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+) -> Result<Option<(Inverted, Facts)>, RunError> {
+    let Some(places) = branches.next() else { return Ok(None) };
+    let inverted = Inverted::Only(places.clone());
+    let flipped = run(inverting(inverted.clone(), FEW_TIMES))?;
+    branches.ran(&places, &flipped.conditions);
+    Ok(Some((inverted, flipped)))
+}
+
 impl Numbers {
     /// Determines the effect of assumed numbers and conditions on the run with these facts. Numbers and
     /// conditions are changed in separate runs: in one run, the two changes of a comparison might cancel.
@@ -104,25 +121,14 @@ impl Numbers {
         if !Self::has_conditions(assumed) {
             return Ok(Self::Harmless);
         }
-        let mut inverted = Inverted::All;
-        let mut branches: Option<Branches> = None;
+        let mut flipped = run(inverting(Inverted::All, FEW_TIMES))?;
+        let mut branches = Branches::new(&assumed.conditions, &flipped.conditions);
         loop {
-            let conditions = Some(inverted.clone());
-            let flipped = run(OtherValues { conditions, times: FEW_TIMES, ..OtherValues::default() })?;
             if escapes(&flipped) {
                 return Ok(Self::Decisive);
             }
-            let branches = match &mut branches {
-                Some(branches) => {
-                    if let Inverted::Only(places) = &inverted {
-                        branches.ran(places, &flipped.conditions);
-                    }
-                    branches
-                }
-                None => branches.insert(Branches::new(&assumed.conditions, &flipped.conditions)),
-            };
-            let Some(places) = branches.next() else { return Ok(Self::Harmless) };
-            inverted = Inverted::Only(places);
+            let Some((_, next)) = run_next(&mut branches, &mut run)? else { return Ok(Self::Harmless) };
+            flipped = next;
         }
     }
 
@@ -209,8 +215,6 @@ impl Numbers {
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let inverting =
-            |inverted, times| OtherValues { conditions: Some(inverted), times, ..OtherValues::default() };
         let mut repeated = None;
         let mut inverted = Inverted::All;
         let mut flipped = run(inverting(inverted.clone(), FEW_TIMES))?;
@@ -234,10 +238,8 @@ impl Numbers {
                 Self::NeedsMore(bytes) => additional = bytes.max(additional),
                 _ => return Ok(found),
             }
-            let Some(places) = branches.next() else { break };
-            inverted = Inverted::Only(places.clone());
-            flipped = run(inverting(inverted.clone(), FEW_TIMES))?;
-            branches.ran(&places, &flipped.conditions);
+            let Some(next) = run_next(&mut branches, &mut run)? else { break };
+            (inverted, flipped) = next;
         }
         Ok(Self::needs(additional))
     }

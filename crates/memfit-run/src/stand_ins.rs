@@ -150,13 +150,11 @@ fn called(given: Given<'_>, traceback: &str) -> Option<StandIn> {
 /// Returns `true` if the script itself opened a file of weights that is not there.
 fn opens_weights(exception: &Exception) -> bool {
     let path = exception.message.split_once(": '").and_then(|(_, rest)| rest.split_once('\''));
-    let by_script =
-        traceback::raising_file(&exception.traceback).is_some_and(memfit_vocabulary::is_user_file);
     let opens =
         traceback::raising_source(&exception.traceback).is_some_and(|(_, source)| source.contains("open("));
     exception.r#type == "FileNotFoundError"
         && path.is_some_and(|(path, _)| WEIGHT_FILES.iter().any(|end| path.ends_with(end)))
-        && by_script
+        && traceback::is_raised_by_script(&exception.traceback)
         && opens
 }
 

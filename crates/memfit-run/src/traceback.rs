@@ -70,6 +70,11 @@ pub(crate) fn raising_file(traceback: &str) -> Option<&str> {
     traceback.lines().rev().find_map(frame).map(|(file, _)| file)
 }
 
+/// Returns `true` if a line of the script's own code raised.
+pub(crate) fn is_raised_by_script(traceback: &str) -> bool {
+    raising_file(traceback).is_some_and(is_user_file)
+}
+
 /// The installed package, by the name of its folder, that a file belongs to.
 pub(crate) fn package_of(file: &str) -> Option<&str> {
     installed_path(file)?.split(['/', '.']).next()

@@ -6,6 +6,7 @@ import copy
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -197,6 +198,11 @@ def entry(space: dict[str, Any], key: str, name: str) -> Slot:
         space[key] = value
 
     return Slot(name, lambda: space.get(key), assign)
+
+
+def attribute(holder: Any, key: str, name: str) -> Slot:
+    """Return an attribute that is in no dictionary of its object: of a class, or in `__slots__`."""
+    return Slot(name, partial(getattr, holder, key, None), partial(setattr, holder, key))
 
 
 MODULE_TABLES = frozenset(vars(nn.Module()))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .slots import CONTAINERS, MODULE_TABLES, Slot, attributes_of, entry, is_array, is_saved
+from .slots import CONTAINERS, MODULE_TABLES, Slot, attribute, attributes_of, entry, is_array, is_saved
 
 # Limits of the search.
 _MAX_DEPTH = 5
@@ -112,15 +112,11 @@ def _variables(value: Any, name: str) -> list[Slot]:
         return []
     if isinstance(value, type):
         return [
-            Slot(f"{name}.{key}", partial(getattr, value, key, None), partial(setattr, value, key))
+            attribute(value, key, f"{name}.{key}")
             for key, each in vars(value).items()
             if is_saved(each) and not key.startswith("__")
         ]
-    slots = [
-        Slot(f"{name}.{key}", partial(getattr, value, key, None), partial(setattr, value, key))
-        for key in _slots_of(type(value))
-        if hasattr(value, key)
-    ]
+    slots = [attribute(value, key, f"{name}.{key}") for key in _slots_of(type(value)) if hasattr(value, key)]
     return [*slots, *(entry(value.__dict__, key, f"{name}.{key}") for key in getattr(value, "__dict__", ()))]
 
 
@@ -209,10 +205,10 @@ def _is_followed(value: Any) -> bool:
         return True
     if isinstance(value, (types.FunctionType, type)):
         return _is_own(value.__module__)
-    return is_holder(value)
+    return _is_holder(value)
 
 
-def is_holder(value: Any) -> bool:
+def _is_holder(value: Any) -> bool:
     """Return `True` for an object of one of the user's own classes."""
     if isinstance(value, (type, types.ModuleType, types.FunctionType, nn.Module, *_NO_STATE)):
         return False

@@ -197,8 +197,8 @@ fn find(
     };
     tries.done();
     fill_report(&found, &tries, report);
-    if found.interrupted && [MAX_RUNS, MAX_SPREAD_RUNS].contains(&found.evaluations) {
-        report.notes.push(format!("the search ended at its limit of {} runs", found.evaluations));
+    if let Some(limit) = found.run_limit {
+        report.notes.push(format!("the search ended at its limit of {limit} runs"));
     }
     if let Some(problem) = unsettled {
         report.verdict = None;

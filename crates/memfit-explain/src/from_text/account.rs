@@ -123,7 +123,7 @@ impl GpuUse {
             _ => "; one of the processes may be this one",
         };
         let text = format!("{gpu} has {}: {}{unclear}", size(capacity), parts.join(", "));
-        (!parts.is_empty()).then_some(Fact { text, bytes: capacity, lines: Vec::new() })
+        Some(Fact { text, bytes: capacity, lines: Vec::new() })
     }
 }
 

@@ -9,7 +9,7 @@ use super::bytes;
 use crate::case::Card;
 use crate::explanation::{Apply, Fix};
 
-/// What the program does, as far as the traceback shows.
+/// Use of the model, as far as the traceback shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// It trains.

@@ -112,9 +112,7 @@ fn is_run_by(facts: &Facts, call: &Call, name: &str) -> bool {
     let Some(id) = call.function.filter(|id| facts.function(*id).hands_on) else { return false };
     let parameters = &facts.function(id).parameters;
     parameters.iter().enumerate().any(|(index, parameter)| {
-        let skipped = usize::from(call.receiver.is_some() && facts.function(id).class.is_some());
-        let given = index.checked_sub(skipped).and_then(|index| call.argument(index, parameter));
-        given.is_some_and(|given| facts.slice(given.value_span) == name)
+        facts.given(call, id, index).is_some_and(|given| facts.slice(given.value_span) == name)
             && facts
                 .calls
                 .iter()

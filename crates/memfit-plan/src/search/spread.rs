@@ -244,7 +244,7 @@ impl<T: RankTrial> Spread<'_, T> {
     }
 
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, T::Error> {
-        if self.interrupted || self.runs >= self.limits.most_runs {
+        if self.interrupted || self.limits.reached(self.runs).is_some() {
             self.interrupted = true;
             return Ok(None);
         }
@@ -503,6 +503,7 @@ impl<T: RankTrial> Spread<'_, T> {
             fewest: None,
             evaluations: self.runs,
             interrupted: self.interrupted,
+            run_limit: self.limits.reached(self.runs).filter(|_| self.interrupted),
         }
     }
 

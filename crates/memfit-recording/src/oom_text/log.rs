@@ -22,7 +22,7 @@ pub fn find(text: impl BufRead) -> io::Result<Vec<OomText>> {
     search(text).map(|searched| searched.found)
 }
 
-/// What a search found.
+/// Result of a search.
 pub(crate) struct Searched {
     /// All errors, in order.
     pub(crate) found: Vec<OomText>,

@@ -507,6 +507,30 @@ mod tests {
             assert_eq!(leaves_little(used, available), tight, "{used}");
         }
         assert!(!leaves_little(99, None));
+        let fix = ExplainFix {
+            lever: Lever::Checkpointing,
+            saves: 1,
+            label: Label::Exact,
+            how: "checkpoint".to_owned(),
+            evidence: Proof::Run,
+            fits: Some(true),
+            environment: None,
+            edit: None,
+            card: None,
+            proof: Some(FixProof { verdict: Verdict::Fits, steps: 3, peak: Peak::default() }),
+        };
+        for (is_tight, told) in [(true, "barely enough"), (false, "enough: confirmed by a run")] {
+            let mut out = String::new();
+            fixes(
+                &mut out,
+                std::slice::from_ref(&fix),
+                1,
+                "",
+                |_| is_tight,
+                Canvas { width: 120, unicode: true },
+            );
+            assert!(out.contains(told), "{out}");
+        }
     }
 
     #[test]

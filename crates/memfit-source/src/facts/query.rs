@@ -1,8 +1,8 @@
 //! Queries on facts.
 
 use super::{
-    Call, Class, ClassId, Facts, Function, FunctionId, Guard, GuardId, Handler, HandlerId, IterableKind,
-    Kind, LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site, Store,
+    Argument, Call, Class, ClassId, Facts, Function, FunctionId, Guard, GuardId, Handler, HandlerId,
+    IterableKind, Kind, LoaderId, Loop, LoopId, Op, OpKind, ScalerId, Site, Store,
 };
 use crate::position::Span;
 
@@ -130,6 +130,14 @@ impl Facts {
             id != FunctionId::MODULE
                 && (call.function == Some(id) || call.function.is_none() && by_object(call))
         })
+    }
+
+    /// Argument that a call gives to a parameter of a function. A method's first one is its object.
+    pub fn given<'c>(&self, call: &'c Call, id: FunctionId, parameter: usize) -> Option<&'c Argument> {
+        let function = self.function(id);
+        let name = function.parameters.get(parameter)?;
+        let skipped = usize::from(function.class.is_some() && call.receiver.is_some());
+        call.argument(parameter.checked_sub(skipped)?, name)
     }
 
     /// Loops that run a site, each with the site in its function that it runs: the innermost one around the

@@ -28,7 +28,7 @@ def arm(reads):
 
 
 class Saved:
-    """Whether something was saved that nobody computed, and what is loaded after that."""
+    """Remembers that something was saved which nobody computed, and records what is loaded after that."""
 
     def __init__(self, reads):
         self.reads = reads

@@ -192,6 +192,19 @@ fn an_interrupted_search_answers_with_what_it_has() {
 }
 
 #[test]
+fn a_search_that_reaches_its_limit_of_runs_says_so() {
+    for (most_runs, patience, limit) in
+        [(3, u64::MAX, Some(3)), (u64::MAX, 3, None), (u64::MAX, u64::MAX, None)]
+    {
+        let mut script = Pretended { patience, ..pretended() };
+        let limits = Limits { most_runs, ..limits(6 * GIB, Label::Rounding) };
+        let answer = search(&mut script, &limits).unwrap().unwrap();
+        assert_eq!(answer.run_limit, limit);
+        assert_eq!(answer.interrupted, most_runs == 3 || patience == 3);
+    }
+}
+
+#[test]
 fn the_front_prefers_a_run_on_the_gpu_to_one_without_a_limit() {
     let mut answer = search(&mut pretended(), &limits(6 * GIB, Label::Exact)).unwrap().unwrap();
     let tried = |on_card: bool, fits: bool, device_upper: u64| Tried {
