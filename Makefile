@@ -4,7 +4,7 @@
 #   make test     install into .venv, and run all tests
 #   make test-exhaustive  the Python tests with all of their parameters
 #   make check    check formatting, lints, types, and that generated files are current
-#   make check-format  check formatting and Python's lints alone, in seconds
+#   make format   format everything; `make check-format` checks it, and Python's lints, in seconds
 #   make generated  write all files that are generated from the code: pages, schemas, result types
 #   make ages     list the pages of measurements that are older than the code they measure
 #   make accuracy  run published cases on virtual GPUs that have no result yet; ACCURACY=FOLDER has the repositories; takes hours
@@ -55,7 +55,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check check-format generated ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check check-format format generated ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
         dist macos dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -79,10 +79,19 @@ test-python: $(STAMPS)/test $(STAMPS)/memfit
 test-exhaustive: $(STAMPS)/test $(STAMPS)/memfit
 	MEMFIT_EXHAUSTIVE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# Modules that a build script declares: `cargo fmt` does not find them.
+GENERATED_MODULES := crates/memfit-vocabulary/src/levers/*.rs crates/memfit-vocabulary/sample/*.rs \
+    crates/memfit-lint/src/rules/*.rs
+
+format: $(STAMPS)/check
+	cargo fmt --all
+	rustfmt --edition 2024 $(GENERATED_MODULES)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
 check-format: $(STAMPS)/check
 	cargo fmt --all --check
-	rustfmt --check --edition 2024 crates/memfit-vocabulary/src/levers/*.rs crates/memfit-vocabulary/sample/*.rs \
-	    crates/memfit-lint/src/rules/*.rs
+	rustfmt --check --edition 2024 $(GENERATED_MODULES)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 

@@ -55,7 +55,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is("torch.load") && !call.is_open()) {
         let is_name = |name: &&str| words(name).eq([*name]);
-        let is_attribute = |name: &&str| name.strip_prefix("self.").is_some_and(|rest| words(rest).eq([rest]));
+        let is_attribute =
+            |name: &&str| name.strip_prefix("self.").is_some_and(|rest| words(rest).eq([rest]));
         let bound = facts.bound_to(call.span);
         let Some(name) = bound.filter(|name| is_name(name) || is_attribute(name)) else { continue };
         if !is_on_card(call) || is_let_go(facts, call, name) || !is_copied(facts, call, name) {
@@ -106,7 +107,8 @@ fn is_let_go(facts: &Facts, load: &Call, name: &str) -> bool {
 fn is_copied(facts: &Facts, load: &Call, name: &str) -> bool {
     let here = |call: &&Call| call.site.function == load.site.function;
     let root = |text: &str| {
-        text.strip_prefix(name).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        text.strip_prefix(name)
+            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
     };
     let copied = facts.calls.iter().filter(here).any(|call| {
         call.is_method("load_state_dict")

@@ -79,9 +79,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let grown = grown.or_else(|| loop_of_calls(context, store).filter(|_| by_calls));
         let Some(looped) = grown else { continue };
         // Only loops over data, not over a few parts. Around the loop in which it grows, it is made anew.
-        let mut growing =
-            facts.enclosing(if by_calls { Some(looped) } else { store.site.looped })
-                .take_while(|id| Some(*id) != facts.looped(looped).parent);
+        let mut growing = facts
+            .enclosing(if by_calls { Some(looped) } else { store.site.looped })
+            .take_while(|id| Some(*id) != facts.looped(looped).parent);
         let over_data = |id| is_over_data(context, id) || passed && steps_in(facts, id);
         if !growing.any(over_data)
             || is_dictionary(context, store)

@@ -224,7 +224,8 @@ fn is_dropped(context: &Context<'_>, pass: &Pass<'_>) -> bool {
     let facts = context.facts;
     let is_statement = |span: Span| facts.calls.iter().any(|call| call.span == span && call.is_statement);
     let is_bound = |op: &Op| {
-        let is_it = op.kind == OpKind::Forward && op.call == Some(pass.span) && op.via != Some(FunctionId::MODULE);
+        let is_it =
+            op.kind == OpKind::Forward && op.call == Some(pass.span) && op.via != Some(FunctionId::MODULE);
         is_it && !op.deep && facts.bound_to(op.span).is_some()
     };
     is_statement(pass.span) && !facts.ops.iter().any(is_bound)

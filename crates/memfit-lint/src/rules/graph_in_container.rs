@@ -225,7 +225,9 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     };
     let class = facts.function(function).class;
     facts.calls.iter().any(|call| {
-        ["random.sample", "random.choices", "random.choice", "numpy.random.choice"].iter().any(|path| call.is(path))
+        ["random.sample", "random.choices", "random.choice", "numpy.random.choice"]
+            .iter()
+            .any(|path| call.is(path))
             && call.arguments.first().is_some_and(|first| {
                 // `pools["fake"]`
                 let rest = context.slice(first.value_span).strip_prefix(target);

@@ -64,10 +64,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     for call in trained_in_half(context) {
         let guarded = call.site.guard.is_some() && call.site.guard != step.site.guard;
-        let same =
-            call.site.function == step.site.function
-                || call.site.function == facts.ops[0].site.function
-                || facts.constructs(call.site.function, step.site.function);
+        let same = call.site.function == step.site.function
+            || call.site.function == facts.ops[0].site.function
+            || facts.constructs(call.site.function, step.site.function);
         if guarded || !same {
             continue;
         }

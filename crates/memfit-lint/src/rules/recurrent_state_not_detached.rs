@@ -87,23 +87,28 @@ pub(super) fn carried_state(context: &Context<'_>, op: &Op, backward: &Backward)
     let takes = |call: &&Call| {
         if by_step { op.call == Some(call.span) } else { facts.within(&call.site, looped) }
     };
-    facts.calls.iter().filter(takes).find_map(|call| {
-        let bound = facts.bound_to(call.span)?;
-        if cuts_state(facts, call) {
-            return None;
-        }
-        let own =
-            |name: &&str| names(bound).any(|word| word == *name) || is_unpacked(context, looped, bound, name);
-        call.arguments.iter().find_map(|argument| {
-            // A returned number or device has no graph. What this iteration computed before is new.
-            let hangs = argument.value.graph.overlaps(earlier)
-                && (keeps || by_step || is_inner(call) || argument.value.graph.is_no_later_than(earlier))
-                && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
-            let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
-            Some((call.span, name.to_owned()))
+    facts
+        .calls
+        .iter()
+        .filter(takes)
+        .find_map(|call| {
+            let bound = facts.bound_to(call.span)?;
+            if cuts_state(facts, call) {
+                return None;
+            }
+            let own = |name: &&str| {
+                names(bound).any(|word| word == *name) || is_unpacked(context, looped, bound, name)
+            };
+            call.arguments.iter().find_map(|argument| {
+                // A returned number or device has no graph. What this iteration computed before is new.
+                let hangs = argument.value.graph.overlaps(earlier)
+                    && (keeps || by_step || is_inner(call) || argument.value.graph.is_no_later_than(earlier))
+                    && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
+                let name = names(context.slice(argument.value_span)).find(own).filter(|_| hangs)?;
+                Some((call.span, name.to_owned()))
+            })
         })
-    })
-    .or_else(|| state_of_object(context, looped).filter(|_| !backward.freed.is_none()))
+        .or_else(|| state_of_object(context, looped).filter(|_| !backward.freed.is_none()))
 }
 
 /// Call in a method that a loop calls by which the object hands a state to the next iteration:
@@ -116,7 +121,9 @@ fn state_of_object(context: &Context<'_>, looped: LoopId) -> Option<(Span, Strin
         let call = facts.calls.iter().find(|call| call.span == op.span && call.site.function == id)?;
         let bound = facts.bound_to(call.span).filter(|_| !cuts_state(facts, call))?;
         let given = call.arguments.iter().flat_map(|given| names(context.slice(given.value_span)));
-        let state = given.filter(|name| name.starts_with("self.")).find(|name| names(bound).any(|own| own == *name))?;
+        let state = given
+            .filter(|name| name.starts_with("self."))
+            .find(|name| names(bound).any(|own| own == *name))?;
         Some((call.span, state.to_owned()))
     })
 }

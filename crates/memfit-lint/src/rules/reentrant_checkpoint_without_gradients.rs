@@ -163,7 +163,8 @@ fn is_given_leaves(facts: &Facts, call: &Call, input: &Argument) -> bool {
     calls.peek().is_some()
         && calls.all(|call| {
             call.argument(index, name).is_some_and(|given| {
-                let is_tensor = !matches!(given.value.kind, Kind::Module | Kind::Tuple(_) | Kind::Container { .. });
+                let is_tensor =
+                    !matches!(given.value.kind, Kind::Module | Kind::Tuple(_) | Kind::Container { .. });
                 given.value.graph.is_none() && is_tensor
             })
         })
