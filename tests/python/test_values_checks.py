@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from support import on_device
+from support import on_device, through_memfit
 
 pytest.importorskip("torch")
 
@@ -86,3 +87,43 @@ CHOICES = """
 def test_a_condition_before_anything_else_is_assumed_as_before(tmp_path: Path) -> None:
     answer = on_device(CHOICES, tmp_path)
     assert set(answer.said["taken"]) == {"other", "small"}, answer.output
+
+
+ANY = """
+    x = torch.randn(50_000, device=device)
+    expert = x.long()
+    done = []
+    for index in range(3):
+        if (expert == index).any():
+            done.append("works on")
+        if not (expert == index).any():
+            continue
+        if torch.any(expert == index).item() and index < 2:
+            done.append("continues")
+        if not (x > index).any():
+            pass
+        else:
+            done.append("else")
+    for _ in range(3):
+        if (x > 4).any():
+            break
+        done.append("goes on")
+    while (x > 4).any():
+        done.append("repeats")
+    while True:
+        if (expert == 1).any():
+            done.append("leaves")
+            break
+        if len(done) > 20:
+            break
+        done.append("waits")
+    answer(done=done)
+"""
+
+
+def test_any_of_an_unknown_mask_is_true_where_the_script_then_does_more(tmp_path: Path) -> None:
+    # In a mixture of experts, `if mask.any():` skips an expert without tokens.
+    answer = on_device(ANY, tmp_path, start=partial(through_memfit, options=("--sizes", "1")))
+    done = answer.said["done"]
+    counts = {each: done.count(each) for each in ("works on", "continues", "else", "goes on", "repeats")}
+    assert counts == {"works on": 3, "continues": 2, "else": 3, "goes on": 3, "repeats": 0}, answer.output

@@ -28,7 +28,7 @@ pub enum Assumption {
     /// `all` of unknown elements.
     AllTrue,
     /// `any` of unknown elements.
-    AnyFalse,
+    UnknownAny,
     /// Comparisons that hold for all finite numbers.
     Finite,
     /// The sum of unknown integers.

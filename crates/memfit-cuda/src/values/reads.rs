@@ -22,6 +22,8 @@ thread_local! {
     static UNKNOWN_FLOATS: Cell<u64> = const { Cell::new(0) };
     /// Assumptions that answered reads so far.
     static ASSUMPTIONS: Cell<u64> = const { Cell::new(0) };
+    /// Reads of `any` of unknown values so far.
+    static UNKNOWN_ANY: Cell<u64> = const { Cell::new(0) };
     /// Conditions on unknown values so far, ...
     static CONDITIONS: Cell<u64> = const { Cell::new(0) };
     /// ... and how many of them were inverted.
@@ -126,6 +128,9 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     if assumptions.contains(&Assumption::UnknownNumber) {
         UNKNOWN_FLOATS.set(UNKNOWN_FLOATS.get() + 1);
     }
+    if assumptions.contains(&Assumption::UnknownAny) {
+        UNKNOWN_ANY.set(UNKNOWN_ANY.get() + 1);
+    }
     if assumptions.iter().any(|assumption| is_position(*assumption) || is_integer(*assumption)) {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
     }
@@ -177,7 +182,7 @@ fn flip_condition(bytes: &mut [u8]) {
 }
 
 fn is_condition(assumption: Assumption) -> bool {
-    matches!(assumption, Assumption::UnknownTruth | Assumption::AllTrue | Assumption::AnyFalse)
+    matches!(assumption, Assumption::UnknownTruth | Assumption::AllTrue | Assumption::UnknownAny)
 }
 
 fn is_position(assumption: Assumption) -> bool {
@@ -282,6 +287,12 @@ extern "C" fn memfit_vgpu_assumptions() -> u64 {
     ASSUMPTIONS.get()
 }
 
+/// Number of this thread's reads of `any` of unknown values so far.
+#[unsafe(no_mangle)]
+extern "C" fn memfit_vgpu_unknown_any() -> u64 {
+    UNKNOWN_ANY.get()
+}
+
 /// Number of this thread's conditions on unknown values so far.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_conditions() -> u64 {
@@ -302,7 +313,7 @@ mod tests {
     fn a_condition_is_inverted_only_if_nobody_computed_it() {
         for (assumption, is_one) in [
             (Assumption::UnknownTruth, true),
-            (Assumption::AnyFalse, true),
+            (Assumption::UnknownAny, true),
             (Assumption::AllTrue, true),
             (Assumption::Finite, false), // A correct script passes that.
             (Assumption::UnknownNumber, false),

@@ -277,7 +277,7 @@ impl Reduction {
         supposed.unwrap_or(if fold == Fold::All {
             (true, Assumption::AllTrue)
         } else {
-            (false, Assumption::AnyFalse)
+            (false, Assumption::UnknownAny)
         })
     }
 

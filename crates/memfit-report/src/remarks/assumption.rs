@@ -48,7 +48,10 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
             Stake::Unbounded,
         ),
         Assumption::AllTrue => ("`all` of computed values, taken as true", Stake::Condition),
-        Assumption::AnyFalse => ("`any` of computed values, taken as false", Stake::Condition),
+        Assumption::UnknownAny => (
+            "`any` of computed values, taken as true in `if mask.any():` before a block that works on, else as false",
+            Stake::Condition,
+        ),
         Assumption::Finite => ("computed values, taken as finite and not negative", Stake::Value),
         Assumption::IntegerSum => ("a sum of computed integers, taken as 0", Stake::Number),
         Assumption::IntegerExtreme => ("`max` or `min` of computed integers, taken as 0", Stake::Number),

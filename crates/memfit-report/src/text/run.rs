@@ -484,7 +484,7 @@ fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
             Some(recording) => format!("`memfit explain {recording}` shows which lines hold the memory"),
             None => "`-o run.memfit` saves a recording; `memfit explain run.memfit` then shows which lines hold the memory".to_owned(),
         };
-        let plan = "`memfit plan`, with the same options and command, searches for the fastest combination of changes that fits";
+        let plan = "`memfit plan`, with the same GPU and command, searches for the fastest combination of changes that fits";
         return vec![explain, plan.to_owned()];
     }
     let Some(peak) = &report.at_peak else {

@@ -32,6 +32,8 @@ class Device:
         self.reading = function("reading", ctypes.c_int, result=u64)
         # Returns the number of unknown floating-point values read so far.
         self.unknown_floats = function("unknown_floats", result=u64)
+        # Returns the number of this thread's reads of `any` of unknown values so far.
+        self.unknown_any = function("unknown_any", result=u64)
         # Returns the number of this thread's conditions on unknown values so far, ...
         self.conditions = function("conditions", result=u64)
         # ... and how many of them the device inverted.

@@ -13,6 +13,7 @@ import threading
 from . import (
     asserts,
     assumed_lines,
+    branches,
     channel,
     device,
     flows,
@@ -132,6 +133,7 @@ class Reads:
                 return self._copied_large(tensor, original(tensor, *args, **kwargs))
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
             assumed, conditions, flips = known.assumptions(), known.conditions(), known.flips()
+            unknown_any = known.unknown_any()
             try:
                 result = original(tensor, *args, **kwargs)
             finally:
@@ -148,9 +150,12 @@ class Reads:
                 return holds
             if known.conditions() == conditions:
                 self.decides_by_count()
-            elif self._inverts() != (known.flips() != flips):
-                return not result
-            return result
+                return result
+            # What the device would have answered, had it not inverted the condition.
+            truth = result != (known.flips() != flips)
+            if known.unknown_any() != unknown_any:
+                truth = truth or branches.works_if(sys._getframe(1))
+            return self.condition(truth)
 
         return read
 

@@ -360,7 +360,7 @@ fn rows_are_summed() {
 #[test]
 fn truth_tests_of_the_unknown_are_answered() {
     let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[], 2));
-    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::AnyFalse)] {
+    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::UnknownAny)] {
         let memory = memory();
         launch(&memory, kernel, &[reduction_argument(1, 3, 1, &along, &across)], 1);
         assert_eq!(known_contents(&memory, OUT, 1), Some((vec![answer], Some(rule))));
@@ -374,7 +374,7 @@ fn truth_tests_of_the_unknown_are_answered() {
 #[test]
 fn truths_of_rows_are_a_mask_that_is_counted_by_its_bound() {
     let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[(4, &[1, 3])], 2));
-    for (kernel, truth, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::AnyFalse)] {
+    for (kernel, truth, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::UnknownAny)] {
         let memory = memory();
         launch(&memory, kernel, &[reduction_argument(1, 3, 4, &along, &across)], 1);
         let mut read = [7; 4];

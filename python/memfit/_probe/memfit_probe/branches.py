@@ -1,0 +1,96 @@
+"""Finds the branch that a condition chooses, in the source."""
+
+import ast
+import functools
+import linecache
+import sys
+
+# Statements that leave a block: what follows them does not run.
+LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
+
+
+def works_if(frame):
+    """Return `True` if a condition that a frame evaluates is the test of an `if` statement, and leads to more
+    work where it is true: into a block that does not leave, or past one that does.
+
+    A `while` statement, and an `if` that breaks out of one, would run on for as long as it is true.
+    """
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    begin = end = None
+    if sys.version_info >= (3, 11):
+        positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+        if None not in positions:
+            begin, end = (positions[0], positions[2]), (positions[1], positions[3])
+    return _works_if(path, begin or (line, None), end or (line, None))
+
+
+@functools.lru_cache(maxsize=1024)
+def _works_if(path, begin, end):
+    for statement, loop in _statements(path):
+        if begin[1] is not None and _span(statement) == (begin, end):
+            # Python 3.11 gives the place of the whole statement for a tensor that it tests itself.
+            negated = _is_negation(statement.test)
+        else:
+            negated = _negations(statement.test, begin, end)
+        if negated is None:
+            continue
+        leaves = isinstance(statement.body[-1], LEAVING)
+        if isinstance(loop, ast.While) and isinstance(statement.body[-1], ast.Break):
+            return False
+        return leaves or bool(statement.orelse) if negated else not leaves
+    return False
+
+
+def _is_negation(test):
+    """Return `True` if a test, or each part of one, is negated."""
+    if isinstance(test, ast.BoolOp):
+        return all(map(_is_negation, test.values))
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+
+
+def _negations(test, begin, end):
+    """Return `True` if the expression at a place is negated in a test; `None` if it is not in the test."""
+    found = None
+    pending = [(test, False)]
+    while pending:
+        node, negated = pending.pop()
+        if not _holds(node, begin, end):
+            continue
+        found = negated
+        inverts = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        pending += [
+            (each, negated != inverts) for each in ast.iter_child_nodes(node) if hasattr(each, "lineno")
+        ]
+    return found
+
+
+def _holds(node, begin, end):
+    """Return `True` if a node spans a place, of which only the line may be known."""
+    if begin[1] is None:
+        return node.lineno <= begin[0] <= node.end_lineno
+    first, last = _span(node)
+    return first <= begin and end <= last
+
+
+def _span(node):
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+
+
+@functools.lru_cache(maxsize=64)
+def _statements(path):
+    """Return the `if` statements of a file, each with the loop around it."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return []
+    found = []
+    pending = [(tree, None)]
+    while pending:
+        node, loop = pending.pop()
+        if isinstance(node, ast.If):
+            found.append((node, loop))
+        inner = node if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) else loop
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            inner = None
+        pending += [(each, inner) for each in ast.iter_child_nodes(node)]
+    return found
