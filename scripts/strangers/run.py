@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O")
 FIRST = {"answer": "right verdict", "reason": "correct reason", "wrong": "wrong"}
 # The conditions of the rounds' first attempts.
 CONDITIONS = {
@@ -72,6 +72,10 @@ CONDITIONS = {
     "the four wrong ones, one is a peak without the experts of a mixture, which a run with other values confirmed, one an "
     "option whose replacement had the wrong length, one a hint at an option that did not help, and one a module of the "
     "script's own that was taken for an installed one. They were run again.",
+    "O": "as N, with little other load, a time limit of 60 to 80 s, and eighteen scripts alone, chosen by title. Packages "
+    "were installed without what they depend on, and configurations of the hub were not written. Of the three wrong "
+    "ones, two are averaged weights that were reported as inputs or as unknown after an OOM in the first forward pass, "
+    "and one a hint at an installed package that was a folder of the script's own. They were run again.",
 }
 
 

@@ -30,6 +30,9 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
         ));
     }
     if let Some(package) = folders.iter().find_map(|folder| hidden(folder, module)) {
+        if let Some(said) = same_name_elsewhere(&folders, &package) {
+            return Some(said);
+        }
         return Some(format!(
             "the script's own folder `{0}` has no `__init__.py`, so that Python takes the installed package `{root}` in its place: `touch {1}`, or an environment without that package",
             package.display(),
@@ -134,6 +137,21 @@ fn hidden(folder: &Path, module: &str) -> Option<PathBuf> {
     let path = package.join(inner.replace('.', "/"));
     let is_there = path.is_dir() || path.with_extension("py").is_file();
     (is_there && !package.join("__init__.py").exists()).then_some(package)
+}
+
+/// Remedy for a folder of modules whose name another folder of the project has as well. Without an
+/// `__init__.py` in either, Python joins both once both are on its path.
+fn same_name_elsewhere(folders: &[PathBuf], package: &Path) -> Option<String> {
+    let (parent, name) = (package.parent()?, package.file_name()?);
+    let other = folders.iter().filter(|folder| folder.as_path() != parent).map(|folder| folder.join(name));
+    let other = other.into_iter().find(|other| other.is_dir() && !other.join("__init__.py").exists())?;
+    Some(format!(
+        "the script's own project has a `{}` in `{}`, which is not on the path, and Python takes `{}` in its place: `{}` in front of the command adds it, or run the script in that folder",
+        name.to_string_lossy(),
+        parent.display(),
+        other.display(),
+        before_others(parent),
+    ))
 }
 
 /// The project's own package in a folder that a module is to be in, and is not. An installed package comes
@@ -248,6 +266,22 @@ mod tests {
         assert_eq!(said("datasets.other"), None);
         fs::write(scratch.path().join("datasets/__init__.py"), "").unwrap();
         assert_eq!(said("datasets.series"), None);
+    }
+
+    #[test]
+    fn a_folder_whose_name_another_folder_of_the_project_has_is_put_on_the_path() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path();
+        for folder in [".git", "models", "src/models"] {
+            fs::create_dir_all(top.join(folder)).unwrap();
+        }
+        fs::write(top.join("src/models/unet.py"), "").unwrap();
+        let said = || remedy("models.unet", &traceback(&top.join("src/train.py"))).unwrap();
+        let hint = said();
+        assert!(hint.contains(&format!("`PYTHONPATH={}`", top.join("src").display())), "{hint}");
+        assert!(!hint.contains("touch") && !hint.contains("installed"), "{hint}");
+        fs::remove_dir(top.join("models")).unwrap();
+        assert!(said().contains("touch"));
     }
 
     #[test]

@@ -122,6 +122,10 @@ class OutOfMemory:
             session.passes.ran_out()
             if session.watch is not None:
                 session.notes.everything()
+                # Copies of the parameters are otherwise sought before the first backward pass, which this run
+                # has not reached.
+                if not session.had_backward:
+                    session.notes.copies()
                 session.sizes.out_of_memory()
         except Exception as error:
             session.remark("probe-failed", error, where="where memory ran out")
