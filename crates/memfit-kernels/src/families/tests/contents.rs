@@ -360,7 +360,8 @@ fn rows_are_summed() {
 #[test]
 fn truth_tests_of_the_unknown_are_answered() {
     let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[], 2));
-    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::UnknownAny)] {
+    for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::UnknownAny)]
+    {
         let memory = memory();
         launch(&memory, kernel, &[reduction_argument(1, 3, 1, &along, &across)], 1);
         assert_eq!(known_contents(&memory, OUT, 1), Some((vec![answer], Some(rule))));
