@@ -123,7 +123,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                         || backward.loss.graph.contains(&store.value.graph)
                 }
                 How::List | How::Given | How::Kept => {
-                    let is_it = |value: &Value| backward.loss.graph == value.graph;
+                    // The loss of the backward pass may come from several branches, or be a sum.
+                    let is_it = |value: &Value| {
+                        backward.loss.graph == value.graph
+                            || value.graph.has_passes() && backward.loss.graph.contains(&value.graph)
+                    };
                     let one = |parts: &[Value]| parts.iter().any(|part| is_loss(part) && is_it(part));
                     is_it(&store.value) || matches!(&store.value.kind, Kind::Tuple(parts) if one(parts))
                 }
