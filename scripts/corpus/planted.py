@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|eleventh]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|twelfth]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|...|-eleventh].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|eleventh] --verify
+        [--write measurements/check-planted[-second|...|-twelfth].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|twelfth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -77,6 +77,7 @@ NAMES = (
     "ninth",
     "tenth",
     "eleventh",
+    "twelfth",
 )
 # The planters of these sets had seen the file of kinds, in which the rules stand as well.
 KNOWING_NAMES = (*NAMES[3:7], *NAMES[8:])

@@ -43,6 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_others(context, findings);
     of_other_losses(context, findings);
+    of_branches(context, findings);
     never_cleared(context, findings);
     // Gradients that are cleared anywhere in the file may be those of this loop.
     let clears = |op: &&Op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
@@ -149,6 +150,60 @@ fn of_others(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .label(facts.looped(looped).header, "in this loop")
                 .help(format!("call `{}.zero_grad()` before its backward pass", step.receiver));
         }
+    }
+}
+
+/// Finds a step in one branch of an `if`, where the gradients are cleared in the other branch only, which
+/// steps as well: the paths with and without a scaler.
+fn of_branches(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    if facts.text.contains(".grad = None") || facts.text.contains("grad.zero_") {
+        return;
+    }
+    let steps = || facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Step { closure: false, .. }));
+    for step in steps().filter(|op| !op.deep && op.via.is_none() && !op.site.managed) {
+        let Some(looped) = step.site.looped.filter(|_| step.site.guard.is_some()) else { continue };
+        let is_own = |op: &Op| {
+            op.receiver == step.receiver || facts.overlap(&op.weights, &step.weights) != Overlap::No
+        };
+        let is_clear =
+            |op: &&Op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. }) && is_own(op);
+        let is_other = |op: &Op| {
+            op.site.function == step.site.function
+                && facts.within(&op.site, looped)
+                && facts.are_alternatives(&op.site, &step.site)
+        };
+        let is_cleared = facts.ops.iter().any(|op| is_clear(&op));
+        if !is_cleared || !facts.ops.iter().filter(is_clear).all(is_other) {
+            continue;
+        }
+        let both_step = steps().any(|op| op.receiver == step.receiver && is_other(op));
+        let own_pass = facts.ops_in(looped).any(|op| {
+            backward(op).is_some_and(|pass| !pass.managed)
+                && op.site.function == step.site.function
+                && op.site.order < step.site.order
+                && !is_other(op)
+        });
+        // Unknown code with the optimizer as an argument may clear the gradients.
+        let handed = facts.calls.iter().any(|call| {
+            facts.within(&call.site, looped)
+                && !call.is_followed
+                && !["step", "scale", "unscale_"].iter().any(|way| call.is_method(way))
+                && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
+        });
+        if !both_step || !own_pass || handed || facts.looped(looped).assigned.contains(&step.receiver) {
+            continue;
+        }
+        findings
+            .report(
+                step.span,
+                format!(
+                    "`{}` uses the sum of all gradients so far: they are cleared in the other branch only",
+                    step.receiver
+                ),
+            )
+            .label(facts.looped(looped).header, "in this loop")
+            .help(format!("call `{}.zero_grad()` after the step", step.receiver));
     }
 }
 

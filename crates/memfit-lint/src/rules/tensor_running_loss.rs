@@ -114,7 +114,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         // A loss stored before the backward pass is freed by its own pass, or it is part of another loss.
         let own = store.graph_then != GraphState::Live
-            || backwards(facts).any(|(_, backward)| match how {
+            || backwards(facts).any(|(op, backward)| match how {
                 // `0.9 * mean + 0.1 * loss`
                 How::Sum => {
                     let names = context.slice(store.value_span);
@@ -123,7 +123,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                         || backward.loss.graph.contains(&store.value.graph)
                 }
                 How::List | How::Given | How::Kept => {
-                    let is_it = |value: &Value| backward.loss.graph == value.graph;
+                    // The loss of the iteration's backward pass may come from several branches, or be a sum.
+                    let here = op.site.looped == store.site.looped && store.value.graph.has_passes();
+                    let is_it = |value: &Value| {
+                        backward.loss.graph == value.graph || here && backward.loss.graph.contains(&value.graph)
+                    };
                     let one = |parts: &[Value]| parts.iter().any(|part| is_loss(part) && is_it(part));
                     is_it(&store.value) || matches!(&store.value.kind, Kind::Tuple(parts) if one(parts))
                 }

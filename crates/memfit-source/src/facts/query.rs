@@ -205,7 +205,7 @@ impl Facts {
 
     /// Returns `true` if two sites are in different branches of one `if` that counts nothing: no iteration
     /// runs both, and no later one of the same configuration the other.
-    pub(crate) fn are_alternatives(&self, one: &Site, other: &Site) -> bool {
+    pub fn are_alternatives(&self, one: &Site, other: &Site) -> bool {
         self.branch_between(one, other, &|guard| guard.what.counted.is_none())
     }
 
