@@ -135,10 +135,14 @@ def test_a_table_says_that_memory_grows(folder: Path) -> None:
     assert "took 32.0 MiB more than the one before" in note, note
 
 
+# They belong to each row's command.
+OPTIONS = ["--synthetic-weights", "--synthetic-data=x:8:float32,y:int64<10", "--steps=2"]
+
+
 @pytest.fixture(scope="module")
 def priced(folder: Path) -> tuple[dict[str, Any], Path]:
     """Two cards, two counts and two batches with prices, and the page of it."""
-    of = ["--gpu", "l4", "--gpu", "l40s", "--batch", "64,128", "--count", "1,2"]
+    of = ["--gpu", "l4", "--gpu", "l40s", "--batch", "64,128", "--count", "1,2", *OPTIONS]
     command = ["--", sys.executable, "train.py", "--batch-size", "64"]
     prices = ["--prices", "prices.toml", "--samples", "1000000"]
     page = folder / "cards.html"
@@ -155,6 +159,7 @@ def test_prices_batches_and_counts(priced: tuple[dict[str, Any], Path]) -> None:
         offered = row["gpu"] == "l40s" or row["count"] == 1
         assert (row["price"] is not None) == offered, row
         assert row["command"][-1] == str(row["batch"])
+        assert row["command"][4 : row["command"].index("--")] == OPTIONS
         assert row["samples_per_s"] == pytest.approx(
             row["batch"] * row["count"] * 1000 / row["step_ms_estimate"], rel=0.01
         )

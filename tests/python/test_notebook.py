@@ -244,3 +244,16 @@ def test_categories_have_the_colours_of_the_viewer() -> None:
         del theirs["fragmentation"]
         assert len(theirs) == 10
         assert {name: own[name] for name in theirs} == theirs
+
+
+def test_cells_to_skip_are_numbers_and_ranges():
+    assert magics._numbers("3, 5-7") == [3, 5, 6, 7]
+    for wrong in ("In[3]", "three", "3-", "-3", "3-x"):
+        with pytest.raises(Exception, match=f"not '{re.escape(wrong)}'"):
+            magics._numbers(wrong)
+
+
+def test_explain_above_a_cell_names_the_line_magic(shell):
+    cell(shell, "%load_ext memfit")
+    with pytest.raises(Exception, match="takes no cell"):
+        getattr(shell, magics.ATTRIBUTE).magic("explain run.memfit", "x = 1")

@@ -9,8 +9,14 @@ use crate::workload::Workload;
 
 const MS_PER_HOUR: f64 = 3_600_000.0;
 
-/// The row of a judged GPU; `count` of these GPUs run the command's processes.
-pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String]) -> CardRow {
+/// The row of a judged GPU; `count` of these GPUs run the command's processes. `options` are those of `memfit run`.
+pub fn row(
+    judged: &Judged,
+    count: u32,
+    workload: &Workload,
+    options: &[String],
+    command: &[String],
+) -> CardRow {
     let Judged { device, report, needed, evidence, reduced_batch } = judged;
     let verdict = match report.verdict {
         Verdict::Fits => CardVerdict::FitsAsIs,
@@ -29,11 +35,9 @@ pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String])
     let capacity = device.memory.get();
     let time = report.time.clone();
     let timed = |milliseconds: Option<f64>| milliseconds.filter(|_| verdict == CardVerdict::FitsAsIs);
-    let command = ["memfit", "run", "--gpu", &device.id, "--"]
-        .into_iter()
-        .map(str::to_owned)
-        .chain(command.iter().cloned())
-        .collect::<Vec<_>>();
+    let own = ["memfit", "run", "--gpu", &device.id].map(str::to_owned);
+    let command: Vec<String> =
+        own.iter().chain(options).chain([&"--".to_owned()]).chain(command).cloned().collect();
     CardRow {
         gpu: device.id.clone(),
         name: device.name.clone(),

@@ -23,6 +23,8 @@ const UNKNOWN_CUDA: u32 = 12;
 pub struct Question {
     /// The request for a run of the command; its GPU is ignored.
     pub request: Request,
+    /// Options with which `memfit run` makes this request, for the command of a row.
+    pub options: Vec<String>,
     /// The GPUs.
     pub devices: Vec<Device>,
     /// Numbers of GPUs; empty for one per process that the command starts.
@@ -198,10 +200,10 @@ fn one_command(
     for judged in &rows {
         for count in counts {
             if launches || *count == 1 {
-                found.rows.push(row(judged, *count, &workload, &words));
+                found.rows.push(row(judged, *count, &workload, &question.options, &words));
             } else {
                 found.rows.push(replicated(
-                    &row(judged, 1, &workload, &words),
+                    &row(judged, 1, &workload, &question.options, &words),
                     &judged.device,
                     &workload,
                     *count,

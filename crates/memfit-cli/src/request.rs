@@ -236,7 +236,8 @@ fn synthetic(args: &ScriptArgs, settings: &Settings) -> Synthetic {
         weights: args.synthetic_weights || settings.synthetic_weights,
         data: args
             .synthetic_data
-            .clone()
+            .as_ref()
+            .map(|described| described.samples.clone())
             .or_else(|| settings.synthetic_data.clone())
             .map(|samples| samples.0),
     }

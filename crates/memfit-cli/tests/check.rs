@@ -66,6 +66,10 @@ fn json_keeps_to_its_schema() {
 #[test]
 fn fixes_change_the_file_and_diffs_do_not() {
     let folder = place(&[("train.py", BAD)]);
+    for other in ["--json=findings.json", "--format=json"] {
+        let refused = memfit(folder.path(), &["check", "train.py", "--diff", other]);
+        assert_eq!(refused.status.code(), Some(2), "a patch is not the findings: {other}");
+    }
     let output = memfit(folder.path(), &["check", "train.py", "--diff"]);
     assert!(
         text(&output.stdout).contains("-with torch.no_grad:\n+with torch.no_grad():\n"),

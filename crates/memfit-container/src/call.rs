@@ -185,9 +185,17 @@ fn is_passed(name: &str) -> bool {
 /// The path outside of the current folder that a word may name: an absolute one, or one that goes up.
 fn named_path(word: &OsStr) -> Option<&Path> {
     let text = word.to_str()?;
-    let value = text.split_once('=').filter(|(option, _)| option.starts_with('-')).map(|(_, value)| value);
-    let path = Path::new(value.unwrap_or(text));
-    let goes_up = path.components().next() == Some(Component::ParentDir);
+    // `--data=/mnt/x`, and Hydra's `data.root=/mnt/x`.
+    let path = Path::new(text.split_once('=').map_or(text, |(_, value)| value));
+    let mut depth = 0_i32;
+    let goes_up = path.components().any(|part| {
+        match part {
+            Component::ParentDir => depth -= 1,
+            Component::Normal(_) => depth += 1,
+            _ => {}
+        }
+        depth < 0
+    });
     (path.is_absolute() || goes_up).then_some(path)
 }
 

@@ -93,11 +93,24 @@ fn files_outside_of_the_project_are_mounted_once_each() {
     let data = data.to_str().unwrap();
     let own = words(&["run", "--json", "../../report.json", "--plan", "../plan.toml"]);
     let labels = format!("--labels={}", place.path("data/labels.csv").display());
-    let command =
-        words(&["python", "train.py", data, &labels, "--again", data, "--lr=1e-3", "/nowhere/at/all"]);
+    // As in Hydra.
+    fs::create_dir(place.path("masks")).unwrap();
+    let masks = format!("data.masks={}", place.path("masks").display());
+    let command = words(&[
+        "python",
+        "train.py",
+        data,
+        &labels,
+        &masks,
+        "--again",
+        data,
+        "--lr=1e-3",
+        "/nowhere/at/all",
+    ]);
     let call = Call::new(Engine::Docker, "i", &host, &own, &command).unwrap();
     // The report is written to the folder above the project, which has to be seen whole.
-    let expected = ["home/project", "home", "data/images", "data/labels.csv"].map(|name| place.path(name));
+    let expected =
+        ["home/project", "home", "data/images", "data/labels.csv", "masks"].map(|name| place.path(name));
     assert_eq!(call.mounts(), expected);
 }
 

@@ -4,6 +4,8 @@
 //! The page is one file without external resources. The report's rows are embedded as JSON, and a short
 //! script draws those that match the filters.
 
+use memfit_vocabulary::shell_line;
+
 use crate::text::size;
 use crate::wire::{CardVerdict, CardsReport};
 
@@ -47,7 +49,7 @@ pub fn cards_page(report: &CardsReport) -> String {
             runs => format!("{runs} runs"),
         },
         wall = report.wall_s,
-        command = escaped(&report.command.join(" ")),
+        command = escaped(&shell_line(&report.command)),
         json = embedded(report),
     )
 }

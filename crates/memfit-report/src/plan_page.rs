@@ -8,6 +8,8 @@ mod plot;
 
 use std::fmt::Write as _;
 
+use memfit_vocabulary::shell_line;
+
 use crate::text::{milliseconds, not_covered, plan_in_short, plan_lever_in_words, plan_lever_meaning, size};
 use crate::wire::{PlanReport, PlanRun, PlanVerdict};
 
@@ -32,7 +34,7 @@ pub fn plan_page(report: &PlanReport) -> String {
         size(report.device.capacity),
         report.evaluations,
         report.wall_s,
-        escaped(&report.command.join(" "))
+        escaped(&shell_line(&report.command))
     );
     the_plan(&mut out, report);
     against_time(&mut out, report);

@@ -55,7 +55,7 @@ impl Predictor {
         own.is_some_and(|needs| needs.0.range(size..).next().is_some())
     }
 
-    /// Returns `true` if a line for the shape or a chord between others is known, so that the prediction
+    /// Returns `true` if two sizes of this shape, or a larger shape, were observed, so that the prediction
     /// needs no trial.
     pub fn is_sure(&self, shape: &str, elements: u64) -> bool {
         let Some(kind) = self.kinds.get(&kind_of(shape)) else { return false };
@@ -65,7 +65,7 @@ impl Predictor {
         }
     }
 
-    /// Upper bound for the need at a size, if such samples were observed.
+    /// Upper bound for the need at a size, if samples of this kind were observed.
     pub fn need(&self, shape: &str, elements: u64, size: u32) -> Option<u64> {
         let kind = self.kinds.get(&kind_of(shape))?;
         let elements = elements.max(1);
@@ -104,9 +104,18 @@ pub(crate) fn largest(most: u32, room: u64, need: impl Fn(u32) -> Option<u64>) -
     (fits > 0).then_some(fits)
 }
 
-/// Shape without its lengths.
+/// Shape without its lengths, which are in brackets: `float32[3, 224, 224]` is `float32[, , ]`.
 fn kind_of(shape: &str) -> String {
-    shape.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+    let mut depth = 0_u32;
+    let mut is_kept = |letter: char| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 || !letter.is_ascii_digit()
+    };
+    shape.chars().filter(|letter| is_kept(*letter)).collect()
 }
 
 /// Least-squares line, raised until no point is above it, and never falling: constant and slope. `None` with
@@ -155,6 +164,7 @@ mod tests {
         // Beyond the observations: the square.
         assert_eq!(predictor.need("int64[100]", 100, 1), Some(100_000));
         assert_eq!(predictor.need("float32[100]", 100, 1), None, "another kind of sample");
+        assert_eq!(predictor.need("int32[10]", 10, 1), None, "another width of its numbers");
         predictor.saw("int64[30]", 30, 1, 5_000);
         // Between two: the chord.
         assert_eq!(predictor.need("int64[20]", 20, 1), Some(3_000));

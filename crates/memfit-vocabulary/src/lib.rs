@@ -31,7 +31,7 @@ pub use levers::Lever;
 pub use parallel::{Bound, Parallel, Schedule};
 pub use release::release;
 pub use remark::Remark;
-pub use shell::shell_word;
+pub use shell::{shell_line, shell_word};
 pub use shown::{acts, one_line, printable};
 pub use situation::{Held, Search, Sense, Situation, Turn};
 pub use size::{format_milliseconds, format_size};

@@ -3,7 +3,7 @@
 //! Each function does nothing in a process that does not belong to a run. None of them can panic across the
 //! boundary: the code that they call neither indexes out of bounds nor unwraps.
 
-#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
+#![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
 use std::slice;
 

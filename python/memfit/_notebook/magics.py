@@ -88,7 +88,7 @@ class Extension:
         skipped, options = _valued(options, "--skip")
         if into is not None and not into.isidentifier():
             raise _usage(f"`--into` needs the name of a variable, not {into!r}")
-        numbers = [int(number) for number in (skipped or "").split(",") if number.strip().isdigit()]
+        numbers = _numbers(skipped or "")
         try:
             report = self._answer(verb, options, cell, alone, numbers)
         except ScriptError as error:
@@ -112,6 +112,10 @@ class Extension:
             if cell is None and any(os.path.exists(word) for word in options):
                 return result(CheckReport, ask(verb, options, progress=self._progress()))
             return check_cells(self._cells(cell, alone, skipped), options, self._progress())
+        if verb == "explain":
+            raise CommandError(
+                "`explain` reads a file and takes no cell", hint="use `%memfit explain FILE`, with one `%`"
+            )
         if verb not in KINDS:
             raise CommandError(f"`%memfit` has no verb {verb!r}", hint=USAGE)
         if "--" in options:
@@ -170,6 +174,17 @@ class Extension:
 
 def _flag(words: list[str], name: str) -> tuple[bool, list[str]]:
     return name in words, [word for word in words if word != name]
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of cells, as in `3,5-7`."""
+    numbers: list[int] = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        first, _, last = word.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise _usage(f"`--skip` needs numbers of cells, as in `--skip 3,5-7`, not {word!r}")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
 
 
 def _valued(words: list[str], name: str) -> tuple[str | None, list[str]]:

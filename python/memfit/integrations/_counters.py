@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,10 @@ from torch import nn
 # Attributes with more entries are data sets and the like, which no step changes.
 _MAX_ENTRIES = 4096
 _MAX_NUMBERS = 4096
+# Lists in lists: deeper ones are no counters, and one that contains itself has no end.
+_MAX_DEPTH = 32
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_CONTAINERS = (dict, list, deque, set, tuple)
 
 # Attributes that every module has: parameters, buffers and hooks, which are not counters.
 _OF_MODULES = frozenset(vars(nn.Module()))
@@ -50,7 +52,7 @@ class Counters:
             for name, restore in kept.items():
                 attributes[name] = restore()
             for name in [each for each in attributes if each not in names]:
-                if isinstance(attributes[name], (*_PLAIN, dict, list, deque, set, torch.Tensor)):
+                if isinstance(attributes[name], (*_PLAIN, *_CONTAINERS, torch.Tensor)):
                     del attributes[name]
 
         return restore_all
@@ -61,19 +63,19 @@ class _Budget:
         self.spent = 0
 
 
-def _keep(value: Any, budget: _Budget) -> _Restore | None:
+def _keep(value: Any, budget: _Budget, depth: int = 0) -> _Restore | None:
     """Return a function that restores and returns a value; `None` if it is not plain, or too large."""
     budget.spent += 1
     if isinstance(value, _PLAIN):
         return lambda: value
     if isinstance(value, torch.Tensor):
         return _keep_tensor(value)
-    if not isinstance(value, (dict, list, deque, set, tuple)) or isinstance(value, types.ModuleType):
+    if not isinstance(value, _CONTAINERS) or depth > _MAX_DEPTH:
         return None
     entries = list(value.items()) if isinstance(value, dict) else [(None, each) for each in value]
     kept: list[tuple[Any, _Restore]] = []
     for key, each in entries:
-        restore = _keep(each, budget) if budget.spent <= _MAX_ENTRIES else None
+        restore = _keep(each, budget, depth + 1) if budget.spent <= _MAX_ENTRIES else None
         if restore is None:
             return None
         kept.append((key, restore))

@@ -27,8 +27,8 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) unsafe_fixes: bool,
 
-    /// Show what `--fix` would change, and change nothing.
-    #[arg(long)]
+    /// Show what `--fix` would change, as a patch, and change nothing.
+    #[arg(long, conflicts_with_all = ["format", "json"])]
     pub(crate) diff: bool,
 
     /// Run only these rules; `all` selects every rule.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::ValueHint;
 use memfit_run::Samples;
@@ -22,7 +23,7 @@ pub(crate) struct ScriptArgs {
         require_equals = true,
         default_missing_value = "auto"
     )]
-    pub(crate) synthetic_data: Option<Samples>,
+    pub(crate) synthetic_data: Option<DescribedSamples>,
 
     /// A TOML file with GPUs of your own.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -43,6 +44,35 @@ pub(crate) struct ScriptArgs {
         default_missing_value = ""
     )]
     pub(crate) container: Option<String>,
+}
+
+impl ScriptArgs {
+    /// These options as words, for a command that runs the same script again.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let valued = |option: &str, value: &str, default: &str| {
+            if value == default { option.to_owned() } else { format!("{option}={value}") }
+        };
+        let weights = self.synthetic_weights.then(|| "--synthetic-weights".to_owned());
+        let data = self.synthetic_data.as_ref().map(|data| valued("--synthetic-data", &data.text, "auto"));
+        let catalogue = self.catalogue.as_ref().map(|path| format!("--catalogue={}", path.display()));
+        let container = self.container.as_ref().map(|image| valued("--container", image, ""));
+        [weights, data, catalogue, container].into_iter().flatten().collect()
+    }
+}
+
+/// Samples, with the text that describes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DescribedSamples {
+    pub(crate) samples: Samples,
+    text: String,
+}
+
+impl FromStr for DescribedSamples {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self { samples: text.parse()?, text: text.to_owned() })
+    }
 }
 
 /// The training command, after `--`.

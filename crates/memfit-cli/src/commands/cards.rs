@@ -67,6 +67,13 @@ fn blank(args: &CardsArgs) -> CardsReport {
     }
 }
 
+/// Options with which `memfit run` and `memfit plan` start the script as this table does.
+fn options(args: &CardsArgs) -> Vec<String> {
+    let mut options = args.script.words();
+    options.extend(args.steps.map(|steps| format!("--steps={steps}")));
+    options
+}
+
 fn compare(
     args: &CardsArgs,
     settings: &Settings,
@@ -83,6 +90,7 @@ fn compare(
         batches: args.batch.clone(),
         proves_all: args.prove,
         request: request::to_compare(args, settings, &catalogue)?,
+        options: options(args),
     };
     report.steps = question.request.steps;
     let mut found = sweep(&question, home, printer)?;

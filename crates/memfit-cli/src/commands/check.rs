@@ -84,6 +84,7 @@ fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer
     let mut fixed = 0;
     for source in &mut report.files {
         if source.path == Path::new(STDIN) {
+            printer.warning("standard input is not fixed: `--diff -` prints its fixes");
             continue;
         }
         let applied = source.fix_all(args.unsafe_fixes, config)?;

@@ -126,7 +126,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     // The loss of the iteration's backward pass may come from several branches, or be a sum.
                     let here = op.site.looped == store.site.looped && store.value.graph.has_passes();
                     let is_it = |value: &Value| {
-                        backward.loss.graph == value.graph || here && backward.loss.graph.contains(&value.graph)
+                        backward.loss.graph == value.graph
+                            || here && backward.loss.graph.contains(&value.graph)
                     };
                     let one = |parts: &[Value]| parts.iter().any(|part| is_loss(part) && is_it(part));
                     is_it(&store.value) || matches!(&store.value.kind, Kind::Tuple(parts) if one(parts))

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use memfit_vocabulary::shell_line;
+
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count as grouped, milliseconds, size};
 use crate::wire::{CardEvidence, CardRow, CardSort, CardVerdict, CardsReport};
@@ -48,9 +50,9 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
             CardVerdict::FitsWithPlan => "writes its plan with `-o memfit.plan.toml`",
             _ => "shows what fills its memory",
         };
-        out.push_str(&canvas.wrapped("next: ", ADVICE, &format!("`{}` {shows}", best.command.join(" "))));
+        out.push_str(&canvas.wrapped("next: ", ADVICE, &format!("`{}` {shows}", shell_line(&best.command))));
     } else if let Some(unclear) = report.rows.first().filter(|row| row.verdict == CardVerdict::Unknown) {
-        let text = format!("`{}` shows what is unknown, and where", unclear.command.join(" "));
+        let text = format!("`{}` shows what is unknown, and where", shell_line(&unclear.command));
         out.push_str(&canvas.wrapped("next: ", ADVICE, &text));
     } else if let Some(near) = report.rows.first() {
         let plan = format!("memfit plan --gpu {} -- …", near.gpu);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Category, Label, Lever, Moved, Parallel, Value, counted};
+use memfit_vocabulary::{Category, Label, Lever, Moved, Parallel, Value, counted, shell_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::coverage::{coverable, not_covered, not_run, what_ran};
@@ -384,7 +384,7 @@ fn next(report: &PlanReport) -> Vec<String> {
             Some(plan) if report.chosen.as_ref().is_some_and(|chosen| chosen.parallel.is_some()) => {
                 lines.push(format!(
                     "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit launch {plan} -- {}` prints the command that starts it",
-                    report.command.join(" ")
+                    shell_line(&report.command)
                 ));
             }
             Some(plan) => {
@@ -393,7 +393,7 @@ fn next(report: &PlanReport) -> Vec<String> {
                     .map_or(("", String::new()), |parts| ("--cover full ", format!(", and also {parts}")));
                 lines.push(format!(
                     "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run {cover}--plan {plan} -- {}`, with the same `--gpu`, runs the unmodified script with it{more}",
-                    report.command.join(" ")
+                    shell_line(&report.command)
                 ));
                 let mut levers = report.chosen.iter().flat_map(|chosen| &chosen.levers);
                 if let Some((name, value)) = levers.find_map(|lever| lever.lever.environment()) {

@@ -8,7 +8,7 @@ const FRAGMENTED: f64 = 0.03;
 pub(super) const LEVER: Declaration = Declaration {
     excludes: &[(Lever::AllocatorSettings, "`allocator-settings` sets the whole variable")],
     brief: "expandable segments: less fragmentation",
-    sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True: less fragmentation"),
+    sentence: Sentence::Words("expandable segments (`expandable_segments:True`): less fragmentation"),
     search: Some(Search::new(Turn::Always, 110, sense)),
     script: Script::Environment {
         name: "PYTORCH_CUDA_ALLOC_CONF",

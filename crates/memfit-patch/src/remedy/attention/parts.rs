@@ -143,9 +143,24 @@ pub(super) fn kept_pairs(script: &Script, of: &Expression, name: &str) -> Option
     let text = script.slice(mask.value.span);
     Some(match text.strip_suffix("== 0") {
         Some(counted) if !counted.contains(['=', '<', '>', '|', '&']) => format!("{counted}!= 0"),
-        _ => match text.strip_prefix('~') {
+        _ => match text.strip_prefix('~').filter(|inverted| is_one_operand(inverted)) {
             Some(counted) => counted.to_owned(),
             None => format!("~{}", operand(script, &mask.value)),
         },
     })
+}
+
+/// Returns `true` if a text is a name, with attributes, calls and indices, or something in brackets: an operator
+/// before it applies to all of it.
+fn is_one_operand(text: &str) -> bool {
+    let mut depth = 0_u32;
+    !text.is_empty()
+        && text.chars().all(|letter| {
+            match letter {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' => depth = depth.saturating_sub(1),
+                _ => return depth > 0 || letter.is_alphanumeric() || matches!(letter, '_' | '.'),
+            }
+            true
+        })
 }

@@ -111,6 +111,25 @@ fn attention_is_followed_from_its_product_to_its_values() {
                 "return y",
             ],
         ),
+        // The inversion belongs to the first operand alone.
+        (
+            &[
+                "s = q @ k.mT * 0.5",
+                "s = s.masked_fill(~mask & causal, -torch.inf)",
+                "w = s.softmax(-1)",
+                "return w @ v",
+            ],
+            &["return CALL(q, k, v, attn_mask=~(~mask & causal), scale=0.5)"],
+        ),
+        (
+            &[
+                "s = q @ k.mT * 0.5",
+                "s = s.masked_fill(~mask, -torch.inf)",
+                "w = s.softmax(-1)",
+                "return w @ v",
+            ],
+            &["return CALL(q, k, v, attn_mask=mask, scale=0.5)"],
+        ),
         (&["return torch.softmax(q @ k.mT * 0.5, dim=-1) @ v"], &["return CALL(q, k, v, scale=0.5)"]),
         (
             &[
