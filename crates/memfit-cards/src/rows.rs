@@ -9,7 +9,8 @@ use crate::workload::Workload;
 
 const MS_PER_HOUR: f64 = 3_600_000.0;
 
-/// The row of a judged GPU; `count` of these GPUs run the command's processes. `options` are those of `memfit run`.
+/// The row of a judged GPU; `count` of these GPUs run the command's processes, with these options of
+/// `memfit run`.
 pub fn row(
     judged: &Judged,
     count: u32,

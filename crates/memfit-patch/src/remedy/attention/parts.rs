@@ -150,8 +150,8 @@ pub(super) fn kept_pairs(script: &Script, of: &Expression, name: &str) -> Option
     })
 }
 
-/// Returns `true` if a text is a name, with attributes, calls and indices, or something in brackets: an operator
-/// before it applies to all of it.
+/// Returns `true` if a text is a name, with attributes, calls and indices, or something in brackets: an
+/// operator before it applies to all of it.
 fn is_one_operand(text: &str) -> bool {
     let mut depth = 0_u32;
     !text.is_empty()
