@@ -2,6 +2,7 @@
 //! measurements on this host.
 
 use crate::Host;
+use crate::loading::{DEFAULT_PREFETCH, LIMIT_DIVISOR, MAX_LOADING_SHARE};
 
 /// Measurement with a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,12 +58,8 @@ pub struct Proposal {
 const MIN_SPEED_FACTOR: f64 = 1.1;
 /// Factor below which two rates count as equal.
 const EQUAL_RATE_FACTOR: f64 = 1.05;
-/// Maximum share of the step time that loading without workers may take.
-const MAX_LOADING_SHARE: f64 = 0.05;
-/// Divisor of the host's limits: half of each is used.
-const LIMIT_DIVISOR: u64 = 2;
 /// PyTorch's default `prefetch_factor`, and the maximum that is proposed.
-const PREFETCH_RANGE: (u64, u64) = (2, 8);
+const PREFETCH_RANGE: (u64, u64) = (DEFAULT_PREFETCH, 8);
 
 /// Data supply of a GPU that takes `card_ms` for a batch. Without workers, loading runs between the steps.
 pub fn expected(given: &Given, card_ms: f64) -> Fed {

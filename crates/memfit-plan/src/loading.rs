@@ -28,9 +28,11 @@ pub struct Loader {
 }
 
 /// PyTorch's default `prefetch_factor`.
-const DEFAULT_PREFETCH: u64 = 2;
+pub(crate) const DEFAULT_PREFETCH: u64 = 2;
 /// Divisor of the host's limits: half of each is used.
-const LIMIT_DIVISOR: u64 = 2;
+pub(crate) const LIMIT_DIVISOR: u64 = 2;
+/// Maximum share of the step time that loading without workers may take.
+pub(crate) const MAX_LOADING_SHARE: f64 = 0.05;
 /// Memory of a worker: Python, torch and the data set, most of whose pages are shared.
 const WORKER_BYTES: u64 = 300 << 20;
 
@@ -42,7 +44,7 @@ pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Optio
     }
     let wanted = (making_ms / step_ms).ceil() as u64;
     // Loading in parallel with the step does not delay it; without workers, all of it does.
-    if loading.workers >= wanted.max(1) || (loading.workers == 0 && making_ms < 0.05 * step_ms) {
+    if loading.workers >= wanted.max(1) || (loading.workers == 0 && making_ms < MAX_LOADING_SHARE * step_ms) {
         return None;
     }
     let batch_bytes = loading.item_bytes.saturating_mul(batch).max(1);
