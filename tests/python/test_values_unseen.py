@@ -27,6 +27,9 @@ MADE = """
 """
 DECIDED = {
     "a range": "if 1 < number < 4: many()",
+    "a text": "if float(f'{number:.3f}') > 1: many()",
+    "another text": "if float(str(number)) > 1: many()",
+    "a text of an integer": "if int(format(number, '.0f')) > 1: many()",
     "a range of a plain number": "if 1 < float(loss) < 4: many()",
     "a range of an array": "if 1 < loss.cpu().numpy() < 4: many()",
     "a part of a range": "if number > 100: pass\nelif number > 1: many()",

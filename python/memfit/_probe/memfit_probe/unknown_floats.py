@@ -4,7 +4,7 @@ Most scripts read their loss only to print it, or to sum it for a printed mean, 
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
 becomes an integer, a number of numpy's or a tensor, or is compared. Functions of `math` and PyTorch's
 constructors read the value without asking it, so those are watched (`math_calls`); PyTorch's other functions
-ask `__torch_function__`. Text is not followed.
+ask `__torch_function__`. Text of a value is followed as long as it is that alone (`str(v)`, `f"{v:.2f}"`).
 """
 
 import math
@@ -50,6 +50,35 @@ def first(value, depth=DEPTH):
     if type(value) in (list, tuple) and depth:
         return type(value)(first(each, depth - 1) for each in value)
     return value
+
+
+def text_kind(decides):
+    """Create the type of texts of such values. `decides` is called when one becomes a number again."""
+
+    class UnknownText(str):
+        """The digits of an unknown value."""
+
+        __slots__ = ()
+
+        def __float__(self):
+            decides()
+            return float(str.__str__(self))
+
+        def __int__(self):
+            decides()
+            return int(str.__str__(self))
+
+        def __reduce_ex__(self, protocol):
+            return str, (str.__str__(self),)
+
+    return UnknownText
+
+
+def write_as_text(number, plain_kind, decides):
+    """Let the texts of a type's numbers be followed."""
+    text = text_kind(decides)
+    number.__format__ = lambda self, form: text(plain_kind.__format__(self, form))
+    number.__repr__ = number.__str__ = lambda self: text(plain_kind.__repr__(self))
 
 
 def kind(decides, condition, untold):
@@ -166,6 +195,7 @@ def kind(decides, condition, untold):
         setattr(UnknownFloat, f"__{name}__", conversion(f"__{name}__"))
     for name in COMPARISONS:
         setattr(UnknownFloat, f"__{name}__", comparison(f"__{name}__"))
+    write_as_text(UnknownFloat, float, decides)
     return UnknownFloat
 
 
@@ -223,4 +253,5 @@ def count_kind(kind, decides, condition):
         define(name, converted)
     for name in (f"__{name}__" for name in COMPARISONS):
         define(name, compared)
+    write_as_text(UnknownInt, int, decides)
     return UnknownInt
