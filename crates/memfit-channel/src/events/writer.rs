@@ -72,7 +72,8 @@ impl Writer {
         Ok(Self { header, limit: cap / RECORD_BYTES as u64, tail: Mutex::new(tail) })
     }
 
-    /// Appends an event. Once the log is at its limit or cannot be extended, events are dropped and the log says so.
+    /// Appends an event. Once the log is at its limit or cannot be extended, events are dropped and the log
+    /// says so.
     #[inline]
     pub fn push(&self, event: &Event) {
         match event {
