@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::device::{Device, Range};
-use crate::outside::{CalibratedOutside, MeasuredOutside};
+use crate::outside::{OutsideMeasurement, OutsideParts};
 use crate::speed::{Measured, Share};
 
 /// Measurements on one GPU.
@@ -19,7 +19,7 @@ pub struct Calibration {
     /// Place, date and software of the measurement.
     pub with: CalibratedWith,
     /// Memory outside PyTorch's allocator.
-    pub outside: CalibratedOutside,
+    pub outside: OutsideParts,
     /// Rates of large matrix products in operations per second, by the name of the type.
     pub rates: BTreeMap<String, Spread>,
     /// Memory bandwidth in bytes per second.
@@ -183,7 +183,7 @@ impl Device {
             high: self.memory_seen.high.max(self.memory),
         };
         self.take_speeds(calibration);
-        self.outside = Some(MeasuredOutside {
+        self.outside = Some(OutsideMeasurement {
             cuda_major: calibration.with.cuda_major(),
             source: source.clone(),
             parts: calibration.outside.clone(),
@@ -274,7 +274,7 @@ mod tests {
                 torch: "2.15.0".to_owned(),
                 cuda: "13.2".to_owned(),
             },
-            outside: CalibratedOutside {
+            outside: OutsideParts {
                 context: Some(mib(430, 432, 434)),
                 libraries: Some(mib(40, 80, 140)),
                 per_communicator: None,

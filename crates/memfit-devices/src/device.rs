@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::link::Cluster;
-use crate::outside::MeasuredOutside;
+use crate::outside::OutsideMeasurement;
 use crate::speed::Achieved;
 
 /// A GPU.
@@ -70,7 +70,7 @@ pub struct Device {
     pub ecc: bool,
     /// Measurements outside PyTorch's allocator, if the device was calibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outside: Option<MeasuredOutside>,
+    pub outside: Option<OutsideMeasurement>,
     /// Sources of the figures, by the keys that [`Device::source_of`] uses.
     pub sources: BTreeMap<String, String>,
 }

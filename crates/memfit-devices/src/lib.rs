@@ -38,6 +38,6 @@ pub use device::{
 };
 pub use error::CatalogueError;
 pub use link::{Cluster, Link, LinkError, LinkOwner, LinkPlace, LinkSpeed, find_link, links};
-pub use outside::{CalibratedOutside, Interval, MeasuredOutside};
+pub use outside::{Interval, OutsideMeasurement, OutsideParts};
 pub use overhead::{Origin, Overhead};
 pub use speed::{Achieved, Measured, Share};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 
-/// A modelled amount of memory: at least `low`, at most `high`, typically about `typical`.
+/// An amount of memory, modelled or measured: at least `low`, at most `high`, typically about `typical`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
@@ -44,9 +44,9 @@ impl Add for Interval {
     }
 }
 
-/// Measured memory outside PyTorch's allocator.
+/// Parts of the memory outside PyTorch's allocator, as measured on a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CalibratedOutside {
+pub struct OutsideParts {
     /// CUDA context of one process.
     pub context: Option<Interval>,
     /// Kernels and handles that are loaded on first use.
@@ -57,13 +57,13 @@ pub struct CalibratedOutside {
     pub other_processes: Option<Bytes>,
 }
 
-/// Measured memory outside PyTorch's allocator, attached to a device.
+/// A measurement of the memory outside PyTorch's allocator: its parts, and where they are from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MeasuredOutside {
+pub struct OutsideMeasurement {
     /// Major CUDA version of the torch that it was measured with.
     pub cuda_major: Option<u32>,
     /// Source of the measurement.
     pub source: String,
     /// Measured parts.
-    pub parts: CalibratedOutside,
+    pub parts: OutsideParts,
 }

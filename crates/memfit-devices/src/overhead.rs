@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::device::{ComputeCapability, Device};
-use crate::outside::{Interval, MeasuredOutside};
+use crate::outside::{Interval, OutsideMeasurement};
 
 /// Memory outside PyTorch's allocator, for one process on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,7 +129,7 @@ impl Overhead {
     }
 
     /// Replaces known figures with measured ones, if there are any.
-    fn measured(mut self, measured: &MeasuredOutside) -> Self {
+    fn measured(mut self, measured: &OutsideMeasurement) -> Self {
         let parts = &measured.parts;
         let places = [&mut self.context, &mut self.libraries, &mut self.per_communicator];
         let found = [parts.context, parts.libraries, parts.per_communicator];

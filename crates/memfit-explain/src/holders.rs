@@ -6,7 +6,7 @@ use memfit_vocabulary::Category;
 
 use crate::timeline::{Life, Timeline};
 
-/// Node of the tree. The bytes of its children sum to its own.
+/// Node of the tree. The bytes of its children, if it has any, sum to its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Category, module or line.

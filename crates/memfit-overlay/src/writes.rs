@@ -78,10 +78,17 @@ fn write_here(file: c_int, parts: &[&[u8]], at: Option<u64>) -> Option<ssize_t> 
     })
 }
 
-/// Skips a hole of an overlay file, or makes the file that it is copied to have one as well. Returns the
-/// number of bytes to request from the kernel, or as an error the number of bytes that were a hole.
-fn copy_here(from: c_int, to: c_int, at: Option<u64>, count: usize) -> Result<usize, usize> {
-    let hole = || -> Option<Result<usize, usize>> {
+/// Next part of a copy from an overlay file.
+enum NextPart {
+    /// Data: this number of bytes is to be requested from the kernel.
+    Data(usize),
+    /// A hole of this number of bytes, which the target has now as well.
+    Hole(usize),
+}
+
+/// Skips a hole at the source's offset by extending the target by a hole of the same length.
+fn copy_hole(from: c_int, to: c_int, at: Option<u64>, count: usize) -> NextPart {
+    let hole = || -> Option<NextPart> {
         let layer = Layer::get().filter(|layer| layer.is_live())?;
         let (from, to) = (descriptor(from)?, descriptor(to)?);
         if !layer.leaves_out_zeros(from, usize::MAX) {
@@ -101,7 +108,7 @@ fn copy_here(from: c_int, to: c_int, at: Option<u64>, count: usize) -> Result<us
         let hole = fs::seek(from, SeekFrom::Hole(start)).unwrap_or(end);
         fs::seek(from, SeekFrom::Start(position)).ok()?;
         if data == start {
-            return Some(Ok(count.min((hole - start) as usize)));
+            return Some(NextPart::Data(count.min((hole - start) as usize)));
         }
         let skipped = count.min((data - start) as usize);
         let target = fs::seek(to, SeekFrom::Current(0)).ok()?;
@@ -114,9 +121,9 @@ fn copy_here(from: c_int, to: c_int, at: Option<u64>, count: usize) -> Result<us
         if at.is_none() {
             fs::seek(from, SeekFrom::Start(start + skipped as u64)).ok()?;
         }
-        Some(Err(skipped))
+        Some(NextPart::Hole(skipped))
     };
-    panic::catch_unwind(AssertUnwindSafe(hole)).unwrap_or(None).unwrap_or(Ok(count))
+    panic::catch_unwind(AssertUnwindSafe(hole)).unwrap_or(None).unwrap_or(NextPart::Data(count))
 }
 
 /// Reads an offset that the caller keeps.
@@ -130,10 +137,10 @@ unsafe fn offset(at: *mut i64) -> Option<u64> {
 
 fn send_file(to: c_int, from: c_int, at: *mut i64, count: size_t) -> ssize_t {
     // SAFETY: the caller's own argument.
-    match copy_here(from, to, unsafe { offset(at) }, count) {
+    match copy_hole(from, to, unsafe { offset(at) }, count) {
         // SAFETY: the caller's own arguments, passed on to the kernel.
-        Ok(count) => unsafe { libc::syscall(libc::SYS_sendfile, to, from, at, count) as ssize_t },
-        Err(skipped) => {
+        NextPart::Data(count) => unsafe { libc::syscall(libc::SYS_sendfile, to, from, at, count) as ssize_t },
+        NextPart::Hole(skipped) => {
             if !at.is_null() {
                 // SAFETY: the caller's own argument, as above.
                 unsafe { *at += skipped as i64 };
@@ -223,9 +230,9 @@ pub unsafe extern "C" fn copy_file_range(
         return kernel(count) as ssize_t;
     }
     // SAFETY: the caller's own argument.
-    match copy_here(from, to, unsafe { offset(from_at) }, count) {
-        Ok(count) => kernel(count) as ssize_t,
-        Err(skipped) => {
+    match copy_hole(from, to, unsafe { offset(from_at) }, count) {
+        NextPart::Data(count) => kernel(count) as ssize_t,
+        NextPart::Hole(skipped) => {
             if !from_at.is_null() {
                 // SAFETY: the caller's own argument, as above.
                 unsafe { *from_at += skipped as i64 };
@@ -251,13 +258,13 @@ pub extern "C" fn memfit_overlay_divert(file: c_int) {
     }
 }
 
-/// This process puts a checkpoint together in memory.
+/// Records that this process puts a checkpoint together in memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_overlay_expect() {
     checkpoints::expect_checkpoint();
 }
 
-/// This process belongs to another run from here on.
+/// Records that this process belongs to another run from here on.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_overlay_become() {
     Layer::become_another();

@@ -9,11 +9,17 @@ use pyo3::{
     prelude::*,
 };
 
-/// Reads a plan file: a dict with `micro_batch` and `micro_batches_per_step` (if the plan has them),
-/// `accumulate`, `lever` (a list of dicts with `name`, `value` and `label`), `made_for`, `expected`, and
-/// `warnings`: differences between this environment and the one that the plan was made for, as far as the
-/// arguments describe it; and `settings`, the plan as settings of training libraries: for each library a
-/// list of keyword, value as Python source, and lever.
+/// Reads a plan file as a dict with these keys:
+///
+/// - `micro_batch` and `micro_batches_per_step`, if the plan has them
+/// - `accumulate`
+/// - `lever`: a list of dicts with `name`, `value` and `label`
+/// - `parallel`: the spread over several GPUs, if the plan has one
+/// - `made_for` and `expected`
+/// - `warnings`: differences between this environment and the one that the plan was made for, as far as the
+///   arguments describe it
+/// - `settings`: the plan as settings of training libraries: for each library a list of keyword, value as
+///   Python source, and lever
 #[pyfunction]
 #[pyo3(signature = (path, *, torch = None, gpu = None, capacity = None))]
 #[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]

@@ -8,6 +8,7 @@
 mod cards_page;
 mod ci_comment;
 pub mod findings;
+mod html;
 mod lever_table;
 pub mod metrics;
 mod plan_page;

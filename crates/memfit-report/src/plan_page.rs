@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use memfit_vocabulary::shell_line;
 
+use crate::html::escaped;
 use crate::text::{milliseconds, not_covered, plan_in_short, plan_lever_in_words, plan_lever_meaning, size};
 use crate::wire::{PlanReport, PlanRun, PlanVerdict};
 
@@ -167,11 +168,6 @@ fn in_prose(text: &str) -> String {
         }
     }
     out
-}
-
-/// Escapes a text for HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 mod support;
 
 use memfit_devices::{
-    Bytes, CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Catalogue, Gap,
-    Interval, Spread,
+    Bytes, CalibratedCard, CalibratedLink, CalibratedWith, Calibration, Catalogue, Gap, Interval,
+    OutsideParts, Spread,
 };
 use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
@@ -128,6 +128,23 @@ fn a_page_of_cards_has_its_rows_and_lets_none_of_them_out() {
         let data = page.split("id=\"report\">").nth(1).unwrap().split("</script>").next().unwrap();
         assert_eq!(serde_json::from_str::<memfit_report::wire::CardsReport>(data).unwrap(), report);
     }
+}
+
+#[test]
+fn the_headline_of_a_page_of_cards_says_how_many_rows_are_unknown() {
+    use memfit_report::wire::CardVerdict;
+    let mut seen = Vec::new();
+    for report in support::compared::each() {
+        let page = memfit_report::cards_page(&report);
+        let fits = report.rows.iter().any(|row| row.verdict.fits());
+        let unknown = report.rows.iter().filter(|row| row.verdict == CardVerdict::Unknown).count();
+        let is_open = !fits && unknown > 0;
+        assert_eq!(page.contains(&format!(", {unknown} of them unknown</h1>")), is_open);
+        assert_eq!(page.contains("class=\"badge open\""), is_open);
+        assert_eq!(page.contains("class=\"badge bad\""), !fits && unknown == 0);
+        seen.push(is_open);
+    }
+    assert!(seen.contains(&true) && seen.contains(&false));
 }
 
 #[test]
@@ -279,7 +296,7 @@ fn calibration() -> Calibration {
             torch: "2.15.0+cu132".to_owned(),
             cuda: "13.2".to_owned(),
         },
-        outside: CalibratedOutside {
+        outside: OutsideParts {
             context: megabytes([100, 102, 104]),
             libraries: megabytes([8, 38, 92]),
             per_communicator: None,

@@ -125,7 +125,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                 "condition",
                 &value.call,
                 None,
-                "not shown to be without effect: with other values the script allocates differently, fails or does not end",
+                "may change the peak: with other values the script allocates differently, fails or does not end",
             ),
         },
         (Stake::Number, _) => match outcome.tested.numbers {

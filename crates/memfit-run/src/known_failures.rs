@@ -182,7 +182,7 @@ fn built_for_another(ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
             "The compiled part of {package} was built for another PyTorch than {torch}, and cannot be loaded: undefined symbol {symbol}"
         ),
         hint: Some(format!(
-            "install the release of {package} that was made for {torch} (`{python} -m pip install …`), or build it here; if there is none, use the PyTorch that the script's requirements name, or take the import out where the script can do without it"
+            "install the release of {package} that was made for {torch} (`{python} -m pip install …`), or build it here. If there is none, use the PyTorch that the script's requirements name, or remove the import if the script does not need it"
         )),
     })
 }
@@ -348,7 +348,7 @@ fn without_key(exception: &Exception) -> Option<Problem> {
         kind: "exception".to_owned(),
         message: format!("The script logs to Weights & Biases{place}, which has no key here: {said}"),
         hint: Some(
-            "`WANDB_MODE=offline` in front of the command lets it log into a folder, unless the script passes a `mode` of its own, which an option of its may set"
+            "put `WANDB_MODE=offline` in front of the command: runs are then logged to a folder. If the script passes `mode=` to `wandb.init`, set that to `\"offline\"`"
                 .to_owned(),
         ),
     })

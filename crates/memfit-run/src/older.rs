@@ -88,12 +88,12 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
 ];
 
 const CIFAR_HALVES: &str =
-    "torchvision's CIFAR has `data` and `targets` in place of `train_data`, `test_data` and their labels";
+    "use `data` and `targets` of torchvision's CIFAR in place of `train_data`, `test_data` and their labels";
 
 /// Modules that their packages no longer have, and what takes their place.
 const GONE_MODULES: &[(&str, &str)] = &[(
     "torch._six",
-    "`str` replaces `string_classes`, `collections.abc` has `container_abcs`, and `math` has `inf`",
+    "replace `string_classes` with `str`, `container_abcs` with `collections.abc`, and `inf` with `math.inf`",
 )];
 
 /// SciPy's functions for images, which it no longer has.
@@ -229,7 +229,7 @@ fn gone_from_package(exception: &Exception) -> Option<String> {
     }
     is_installed.then(|| {
         format!(
-            "the release of `{package}` here has no `{name}`; if that name is right, another release of `{package}` has it, which the requirements of the script, or of the package that imports it, may state"
+            "the release of `{package}` here has no `{name}`: install another release of `{package}`, which the requirements of the script, or of the package that imports it, may name"
         )
     })
 }

@@ -34,7 +34,7 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
             return Some(said);
         }
         return Some(format!(
-            "the script's own folder `{0}` has no `__init__.py`, so that Python takes the installed package `{root}` in its place: `touch {1}`, or an environment without that package",
+            "the script's own folder `{0}` has no `__init__.py`, so Python imports the installed package `{root}` instead: add the file (`touch {1}`), or use an environment without that package",
             package.display(),
             shell_word(&package.join("__init__.py").to_string_lossy()),
         ));
@@ -44,7 +44,7 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
     }
     if let Some(part) = folders.iter().find_map(|folder| lacks_part(folder, module)) {
         return Some(format!(
-            "`{}` is the script's own, and lacks this part: its README may say where it comes from, such as another repository that is copied there",
+            "`{}` belongs to the script's project, and lacks this part. The project's README may say where to get it, for example from another repository",
             part.display()
         ));
     }
@@ -250,7 +250,10 @@ mod tests {
         }
         let said = |module: &str| remedy(module, &traceback(&top.join("models/networks/loss.py")));
         let own = said("models.networks.sync_batchnorm").unwrap();
-        assert!(own.contains("models/networks` is the script's own, and lacks this part"), "{own}");
+        assert!(
+            own.contains("models/networks` belongs to the script's project, and lacks this part"),
+            "{own}"
+        );
         assert!(said("models.networks.loss").unwrap().contains("in its place"));
         assert_eq!(said("timm.models.layers.helpers"), None);
     }

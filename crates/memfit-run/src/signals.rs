@@ -35,7 +35,7 @@ pub(crate) fn is_crash(signal: i32) -> bool {
 pub(crate) fn hint(signal: i32, on_virtual_gpu: bool) -> Option<&'static str> {
     match signal {
         _ if is_crash(signal) && on_virtual_gpu => Some(
-            "compiled code crashed, and memfit cannot tell whose. PyTorch and CUDA's libraries may do so on a virtual GPU where they would not on a real one: another release of PyTorch or another GPU may get further, and `--gpu local` runs the script on a real GPU. If it runs there, please report this as memfit's fault",
+            "compiled code crashed, and memfit cannot tell in which library. A library can crash on a virtual GPU and not on a real one: try another release of PyTorch, another `--gpu`, or a real GPU with `--gpu local`. If the script runs on a real GPU, please report this as memfit's fault",
         ),
         _ if is_crash(signal) => Some(
             "compiled code crashed before the script used the GPU: `--show-output` shows what it printed",

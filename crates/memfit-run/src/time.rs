@@ -1,4 +1,4 @@
-//! Timing in the report: the duration of a step, and the clock's effect on the peaks.
+//! Timing in the report: the duration of a step, and notes on time.
 
 use memfit_channel::clock::{SpeedRange, StepTime};
 use memfit_channel::{ClockMode, HostTime};
@@ -106,7 +106,7 @@ fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
     })
 }
 
-/// Notes on the clock's effect on the peaks.
+/// Notes on time: the clock's effect on the peaks, skipped micro-batches, and waiting for data.
 pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let mut notes = Vec::new();
     let pending = facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0);

@@ -238,7 +238,7 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
                 end_sentence(&mut problem.message);
                 problem.message += " Before it, a download had failed: ";
                 problem.message += line;
-                let hint = "download it where there is a network, and put it where the script looks for it";
+                let hint = "download the file on a machine with a network, and copy it to the path that the script reads";
                 problem.hint = Some(hint.to_owned());
             } else if let (None, Some(host)) = (&problem.hint, &facts.cause.unreached) {
                 end_sentence(&mut problem.message);
@@ -262,12 +262,12 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
             let samples = facts.cause.sampled && request.synthetic.data.is_some();
             let real = if samples && !blame::is_refusal(&exception) {
-                "with a few real samples where the script looks for them, nothing is made up; and "
+                "put a few real samples where the script looks for them, and leave out `--synthetic-data`; or "
             } else {
                 ""
             };
             problem.hint = Some(format!(
-                "{real}on a real GPU the script may continue: `--gpu local` runs it on one{fewer}"
+                "{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}"
             ));
         }
     }

@@ -88,7 +88,7 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
     connection.initialize_finish(id, answer).map_err(|error| ServerError::Protocol(error.to_string()))?;
     let mut session = Session::new(settings, client);
     session.client().watch_files(connection)?;
-    send_complaints(connection, &mut session)?;
+    send_messages(connection, &mut session)?;
     for message in &connection.receiver {
         match message {
             Message::Request(request) => {
@@ -99,11 +99,11 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
                     return Ok(());
                 }
                 send(connection, Message::Response(answer_to(&mut session, request)))?;
-                send_complaints(connection, &mut session)?;
+                send_messages(connection, &mut session)?;
             }
             Message::Notification(notification) => {
                 let news = handle_notification(&mut session, &notification);
-                send_complaints(connection, &mut session)?;
+                send_messages(connection, &mut session)?;
                 let of_all = ["workspace/didChangeConfiguration", "workspace/didChangeWatchedFiles"];
                 if of_all.contains(&notification.method.as_str()) {
                     session.client().refresh(connection)?;
@@ -126,8 +126,8 @@ fn send(connection: &Connection, message: Message) -> Result<(), ServerError> {
 }
 
 /// Shows errors in settings and recordings to the user.
-fn send_complaints(connection: &Connection, session: &mut Session<'_>) -> Result<(), ServerError> {
-    for message in session.complaints() {
+fn send_messages(connection: &Connection, session: &mut Session<'_>) -> Result<(), ServerError> {
+    for message in session.take_messages() {
         let shown = json!({"type": 1, "message": format!("memfit: {message}")});
         send(connection, Message::Notification(Notification::new("window/showMessage".to_owned(), shown)))?;
     }

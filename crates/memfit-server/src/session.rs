@@ -14,7 +14,7 @@ use crate::recorded::RecordingFile;
 use crate::{changes, uri};
 
 /// GPU in the command of the code lens ("run with memfit"), unless the editor's settings name another.
-const GPU: &str = "t4";
+const DEFAULT_GPU: &str = "t4";
 
 /// The editor's own settings under `memfit`; missing ones come from the file's project.
 #[derive(Debug, Default, Deserialize)]
@@ -33,7 +33,7 @@ struct EditorSettings {
 }
 
 impl EditorSettings {
-    fn over(&self, project: Config) -> Config {
+    fn override_project(&self, project: Config) -> Config {
         Config {
             select: self.select.clone().unwrap_or(project.select),
             extend: self.extend_select.clone().unwrap_or(project.extend),
@@ -48,16 +48,16 @@ impl EditorSettings {
 pub(crate) struct Session<'a> {
     settings: &'a dyn Settings,
     client: Client,
-    wanted: EditorSettings,
+    editor_settings: EditorSettings,
     recording: RecordingFile,
     /// Files and notebooks by URI.
     documents: HashMap<String, Document>,
     /// Notebook of each cell.
     cells: HashMap<String, String>,
     /// Faults in settings that were not reported yet.
-    complaints: Vec<String>,
+    pending_messages: Vec<String>,
     /// The last message, which is not repeated.
-    said: Option<String>,
+    last_message: Option<String>,
 }
 
 impl<'a> Session<'a> {
@@ -65,12 +65,12 @@ impl<'a> Session<'a> {
         let mut session = Self {
             settings,
             client,
-            wanted: EditorSettings::default(),
+            editor_settings: EditorSettings::default(),
             recording: RecordingFile::default(),
             documents: HashMap::new(),
             cells: HashMap::new(),
-            complaints: Vec::new(),
-            said: None,
+            pending_messages: Vec::new(),
+            last_message: None,
         };
         let initial = session.client.options.take();
         session.configure(&initial);
@@ -82,9 +82,9 @@ impl<'a> Session<'a> {
         &self.client
     }
 
-    /// Messages for the user.
-    pub(crate) fn complaints(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.complaints)
+    /// Takes the messages for the user.
+    pub(crate) fn take_messages(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.pending_messages)
     }
 
     /// Opens a file and returns its diagnostics.
@@ -92,7 +92,7 @@ impl<'a> Session<'a> {
         let path = uri::to_path(&text.uri);
         let config = self.config_for(&path);
         let uri = text.uri.clone();
-        self.keep(uri, Document::file(&path, text, config, self.wanted.rule_pages.clone()))
+        self.store(uri, Document::file(&path, text, config, self.editor_settings.rule_pages.clone()))
     }
 
     /// Opens a notebook and returns the diagnostics of each code cell.
@@ -103,8 +103,8 @@ impl<'a> Session<'a> {
         for cell in &cells {
             self.cells.insert(cell.uri.clone(), uri.to_owned());
         }
-        let pages = self.wanted.rule_pages.clone();
-        self.keep(uri.to_owned(), Document::notebook(&path, cells, config, pages))
+        let pages = self.editor_settings.rule_pages.clone();
+        self.store(uri.to_owned(), Document::notebook(&path, cells, config, pages))
     }
 
     /// Applies a change to a notebook.
@@ -161,14 +161,14 @@ impl<'a> Session<'a> {
                 return Vec::new();
             }
         };
-        if let Err(error) = wanted.over(Config::default()).validate() {
+        if let Err(error) = wanted.override_project(Config::default()).validate() {
             let why = format!("{error}; {}", error.hint());
             self.complain(format!("the editor's `memfit` settings are invalid and were ignored: {why}"));
             return Vec::new();
         }
         let root = self.client.root.clone().unwrap_or_default();
         self.recording.set_path(wanted.recording.as_ref().map(|path| root.join(path)));
-        self.wanted = wanted;
+        self.editor_settings = wanted;
         self.recheck_all()
     }
 
@@ -194,7 +194,7 @@ impl<'a> Session<'a> {
     /// Code lenses of a file, if the editor knows their command.
     pub(crate) fn code_lenses(&self, uri: &str) -> Value {
         let document = self.documents.get(uri).filter(|_| self.client.runs);
-        let gpu = self.wanted.gpu.as_deref().unwrap_or(GPU);
+        let gpu = self.editor_settings.gpu.as_deref().unwrap_or(DEFAULT_GPU);
         Value::Array(document.and_then(|document| document.run_lens(gpu)).into_iter().collect())
     }
 
@@ -203,7 +203,7 @@ impl<'a> Session<'a> {
         self.documents.get(self.cells.get(uri).map_or(uri, String::as_str))
     }
 
-    fn keep(&mut self, uri: String, document: Document) -> Vec<Value> {
+    fn store(&mut self, uri: String, document: Document) -> Vec<Value> {
         let reports = document.diagnostic_reports();
         self.documents.insert(uri, document);
         reports
@@ -219,14 +219,14 @@ impl<'a> Session<'a> {
             self.complain(message);
             Config::default()
         });
-        self.wanted.over(project)
+        self.editor_settings.override_project(project)
     }
 
     /// Adds a message, unless it is the last one.
     fn complain(&mut self, message: String) {
-        if self.said.as_ref() != Some(&message) {
-            self.said = Some(message.clone());
-            self.complaints.push(message);
+        if self.last_message.as_ref() != Some(&message) {
+            self.last_message = Some(message.clone());
+            self.pending_messages.push(message);
         }
     }
 }

@@ -116,7 +116,7 @@ class Lane {
     const numbers = [];
     for (let number = 0; number < this.info.chunks.length; number++) {
       const chunk = this.info.chunks[number];
-      const longest = manifest.shortest_life * 4 ** chunk.level;
+      const longest = manifest.first_level_max_life * 4 ** chunk.level;
       if (longest >= leastLife && chunk.from < to && chunk.gone > from) numbers.push(number);
     }
     return numbers;

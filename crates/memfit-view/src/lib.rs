@@ -22,7 +22,7 @@ mod redact;
 mod serve;
 mod view;
 
-pub use chunks::{CHUNK_BLOCKS, Chunk, MIN_LEVEL_LIFE, blocks_in_chunks, life_level};
+pub use chunks::{CHUNK_BLOCKS, Chunk, FIRST_LEVEL_MAX_LIFE, blocks_in_chunks, life_level};
 pub use envelope::{Bin, Envelope, FANOUT, FINEST, SERIES};
 pub use from_track::lane;
 pub use lane::{Lane, Mark, MarkKind, NOWHERE, Piece, Pool, Span};

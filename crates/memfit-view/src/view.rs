@@ -11,7 +11,7 @@ use crate::chunks::{self, Chunk, blocks_in_chunks};
 use crate::columns::Columns;
 use crate::envelope::{FANOUT, FINEST, series};
 use crate::redact::{redact, redact_explanation};
-use crate::{Lane, MIN_LEVEL_LIFE};
+use crate::{FIRST_LEVEL_MAX_LIFE, Lane};
 
 /// Version of the interface between the page and this crate.
 const SCHEMA: &str = "memfit.view/1";
@@ -47,7 +47,7 @@ struct Manifest {
     confidential: bool,
     finest: u32,
     fanout: usize,
-    shortest_life: u32,
+    first_level_max_life: u32,
     recordings: Vec<RecordingInfo>,
 }
 
@@ -153,9 +153,16 @@ impl View {
         });
         let recordings = recordings.collect();
         let memfit = env!("CARGO_PKG_VERSION");
-        let (finest, fanout, shortest_life) = (FINEST, FANOUT, MIN_LEVEL_LIFE);
-        let manifest =
-            Manifest { schema: SCHEMA, memfit, confidential, finest, fanout, shortest_life, recordings };
+        let (finest, fanout, first_level_max_life) = (FINEST, FANOUT, FIRST_LEVEL_MAX_LIFE);
+        let manifest = Manifest {
+            schema: SCHEMA,
+            memfit,
+            confidential,
+            finest,
+            fanout,
+            first_level_max_life,
+            recordings,
+        };
         Self { manifest, sections }
     }
 

@@ -7,6 +7,7 @@
 mod assumption;
 mod declaration;
 mod files;
+mod held;
 mod launcher;
 mod levers;
 mod parallel;
@@ -26,6 +27,7 @@ pub use declaration::{
     Declaration, Docs, Framework, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage,
 };
 pub use files::{installed_path, is_user_file};
+pub use held::Held;
 pub use launcher::launcher_words;
 pub use levers::Lever;
 pub use parallel::{Bound, Parallel, Schedule};
@@ -33,7 +35,7 @@ pub use release::release;
 pub use remark::Remark;
 pub use shell::{shell_line, shell_word};
 pub use shown::{acts, one_line, printable};
-pub use situation::{Held, Search, Sense, Situation, Turn};
+pub use situation::{Search, Sense, Situation, Turn};
 pub use size::{format_milliseconds, format_size};
 pub use training::{Loading, Measured, Parts, Training};
 pub use value::{Value, counted, in_short};

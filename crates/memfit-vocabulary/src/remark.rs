@@ -73,7 +73,7 @@ pub enum Remark {
     TrainerSettings,
     /// Messages that could not be read.
     Garbled,
-    /// An event log was full.
+    /// An event log ended before its process: it was at its limit, or could not be extended.
     LogFull,
     /// More names than the ledger can count.
     TallyFull,

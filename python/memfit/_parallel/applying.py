@@ -75,8 +75,8 @@ def apply(
 def _refuse(model: nn.Module, parallel: Parallel, optimizers: list[torch.optim.Optimizer]) -> None:
     if parallel.context > 1:
         raise ParallelError(
-            "context parallelism is planned, but not applied: which tensors of a batch hold sequences cannot "
-            "be seen from the model",
+            "the plan file asks for context parallelism (`context`), which memfit does not apply: the model does not "
+            "show which tensors of a batch hold sequences",
             "call `torch.distributed.tensor.experimental.context_parallel` in the script",
         )
     if parallel.pipeline > 1:

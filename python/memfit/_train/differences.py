@@ -181,10 +181,10 @@ def agreeing(one: Mapping[str, Any], other: Mapping[str, Any], is_wide: bool) ->
 
 def describe_kink(name: str, numbers: str) -> str:
     """Return why an operation with a kink makes a difference."""
-    is_are = "is" if numbers == "a number" else "are"
+    is_are, that = ("is", "that") if numbers == "a number" else ("are", "those")
     return (
-        f"`{name}` is applied to {numbers} that {is_are} computed over the batch: in a micro-batch, it can be "
-        "on the other side of the kink, where the gradient differs"
+        f"`{name}` is applied to {numbers} that {is_are} computed over the batch: {that} of a micro-batch can "
+        "be on the other side of the kink, where the gradient differs"
     )
 
 

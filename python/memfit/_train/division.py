@@ -267,12 +267,12 @@ class Division:
             names = ", ".join(f"`{name}`" for name in found.counters[:3])
             self._once.warn(
                 f"the forward pass updates values in Python ({names}): once per micro-batch if the batch is "
-                "split"
+                "split; update them after the step instead"
             )
         if found.overwritten:
             names = ", ".join(f"`{name}`" for name in found.overwritten[:3])
             self._once.warn(
-                f"values of the last micro-batch instead of the whole batch are left in {names}, if it is split"
+                f"after a split batch, only the values of the last micro-batch are left in {names}"
             )
         if found.equal:
             if not found.shared:

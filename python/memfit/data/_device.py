@@ -8,10 +8,10 @@ import torch
 
 
 class Normalize(torch.nn.Module):
-    """Convert integers to normalised floats in one kernel: `(image / 255 - mean) / std`.
+    """Convert images to normalised floats in one pass over the batch: `(image / max - mean) / std`.
 
-    The batch is copied to the device as integers, a quarter of the bytes, and converted there. Integers are
-    divided by the maximum of their type; floats are used unchanged.
+    `max` is the maximum of an integer type, such as 255, and 1 for floats. The batch is copied to the device
+    as integers, for `uint8` a quarter of the bytes, and converted there.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ const MAX_PROBLEMS: usize = 32;
 pub struct EventLog {
     /// The process.
     pub pid: u32,
-    /// `true` if the log was full and later events are missing.
+    /// `true` if later events are missing, since the log was at its limit or could not be extended.
     pub truncated: bool,
     /// Events in order.
     pub events: Vec<Event>,

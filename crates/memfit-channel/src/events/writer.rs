@@ -43,7 +43,7 @@ struct Tail {
     file: File,
     records: u64,
     chunk: Option<MmapRaw>,
-    full: bool,
+    ended: bool,
 }
 
 /// A process's event log. All methods may be called from any thread.
@@ -68,11 +68,12 @@ impl Writer {
         write(&mut header, header::RECORD, &(RECORD_BYTES as u32).to_le_bytes());
         // The magic is written last: a reader that is too early sees no log instead of half of one.
         write(&mut header, 0, &MAGIC);
-        let tail = Tail { file, records: 0, chunk: None, full: false };
+        let tail = Tail { file, records: 0, chunk: None, ended: false };
         Ok(Self { header, limit: cap / RECORD_BYTES as u64, tail: Mutex::new(tail) })
     }
 
-    /// Appends an event. Once the log is full, events are dropped and the log says so.
+    /// Appends an event. Once the log is at its limit or cannot be extended, events are dropped and the log
+    /// says so.
     #[inline]
     pub fn push(&self, event: &Event) {
         match event {
@@ -102,13 +103,13 @@ impl Writer {
     /// Commits all of these records or none.
     fn append(&self, records: impl IntoIterator<Item = Raw>) {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        if tail.full {
+        if tail.ended {
             return;
         }
         let mut count = tail.records;
         for record in records {
-            if let Err(_full) = tail.write_record(count, &record, self.limit) {
-                tail.full = true;
+            if tail.write_record(count, &record, self.limit).is_err() {
+                tail.ended = true;
                 self.flags().fetch_or(header::TRUNCATED.to_le(), Ordering::Release);
                 return;
             }

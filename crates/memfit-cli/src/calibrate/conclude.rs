@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use memfit_devices::{
-    Bytes, CalibratedCard, CalibratedLink, CalibratedOutside, CalibratedWith, Calibration, Device, Gap,
-    Interval, Spread,
+    Bytes, CalibratedCard, CalibratedLink, CalibratedWith, Calibration, Device, Gap, Interval, OutsideParts,
+    Spread,
 };
 use memfit_run::LocalGpu;
 
@@ -149,7 +149,7 @@ impl Seen {
     }
 
     /// Memory outside PyTorch's allocator, by stage.
-    fn outside(&mut self) -> CalibratedOutside {
+    fn outside(&mut self) -> OutsideParts {
         let at = |name: &str| self.outside.get(name).copied();
         let noise = DRIVER_GRANULARITY.max(self.drift);
         let around = |low: u64, typical: u64, high: u64| Interval {
@@ -171,7 +171,7 @@ impl Seen {
         let per_communicator = communicator("first")
             .zip(communicator("all"))
             .map(|(first, all)| around(first, all.max(first), all.max(first)));
-        let found = CalibratedOutside {
+        let found = OutsideParts {
             context: context.filter(|bytes| *bytes > 0).map(|bytes| around(bytes, bytes, bytes)),
             libraries,
             per_communicator,
@@ -180,7 +180,7 @@ impl Seen {
         if found.context.is_none() {
             let why = "the driver does not report how much GPU memory is in use".to_owned();
             self.gaps.push(Gap { what: "context and libraries".to_owned(), why });
-            return CalibratedOutside { context: None, libraries: None, ..found };
+            return OutsideParts { context: None, libraries: None, ..found };
         }
         found
     }
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_card_that_cannot_be_looked_at_keeps_the_catalogues_figures() {
         let calibration = conclude(Seen { outside: BTreeMap::new(), ..seen() });
-        assert_eq!(calibration.outside, CalibratedOutside::default());
+        assert_eq!(calibration.outside, OutsideParts::default());
         assert!(calibration.not_measured.iter().any(|gap| gap.what.contains("context")));
     }
 

@@ -3,6 +3,10 @@
 //! ## What it does
 //! Finds `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`.
 //!
+//! The names in `torch.cpu.amp`, and those in the submodules `autocast_mode` and `grad_scaler`, are found as
+//! well. A file that also calls the new name is left alone, since the old one may be its fallback for earlier
+//! releases.
+//!
 //! ## Why
 //! The names are deprecated since PyTorch 2.4, and `torch.amp` provides them for all devices. Measured: 3
 //! calls give 3 times a `FutureWarning`, and none with the new names. Projects whose requirements allow only

@@ -114,7 +114,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::Garbled => (None, "{count} messages from the script's processes could not be read"),
         Remark::LogFull => (
             None,
-            "a process's event log was full before the process ended: the breakdown by category covers only the events up to then",
+            "a process's event log ended before the process, at its limit of 1 GiB or because it could not be extended, such as on a full disk: the breakdown by category covers only the events up to then",
         ),
         Remark::TallyFull => (Unbounded, "the list of calls and values was full: there may have been others"),
         Remark::Pieces => (
@@ -171,7 +171,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::UnevenGpus => (
             None,
-            "the GPUs are used unevenly, at most {listed}: layers with {move} less on GPU {gpu} would even them. In a model that is split by layers, one GPU computes at a time; `memfit plan --gpu {all}` with the script as it is for one GPU lets all of them compute",
+            "the GPUs are used unevenly, at most {listed}: move layers with about {move} from GPU {gpu} to the others. In a model that is split by layers, one GPU computes at a time; `memfit plan --gpu {all}` with the script for one GPU plans data parallelism, in which all of them compute at the same time",
         ),
         Remark::DataParallel => (
             None,

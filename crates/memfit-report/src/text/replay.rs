@@ -194,7 +194,7 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
     let off = recorded.again.reserved as i64 - recorded.peak.reserved as i64;
     if off != 0 {
         let off = format!(
-            "replayed without changes, and without following the recorded addresses, the same calls reserve {} ({} {}): compare the column `replayed` with that",
+            "without changes, the replay reserves {}, {} {} than recorded, since it chooses the addresses itself: compare the column `replayed` with that",
             size(recorded.again.reserved),
             size(off.unsigned_abs()),
             if off > 0 { "more" } else { "less" },

@@ -107,7 +107,7 @@ fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
     }
     let marks = if canvas.unicode { ("✓", "✗") } else { ("+", "-") };
     let legend = format!(
-        "training and inference: device peak; {} training fits on this GPU even if memory outside PyTorch is at its upper bound, {} it does not",
+        "columns training and inference: device peak\n{} training fits, with memory outside PyTorch at its upper bound; {} it does not fit",
         marks.0, marks.1
     );
     out.push_str(&canvas.wrapped("  ", DIM, &legend));

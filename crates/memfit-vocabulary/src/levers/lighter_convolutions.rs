@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "convolutions replaced by ones with fewer weights",
     docs: Docs::new(
         "`\"depthwise\"`, `\"grouped\"`, `\"small-kernels\"`",
-        "each 2d convolution becomes a depthwise-separable one, or one of 4 groups, or gets a 3x3 kernel; the new layers start with random weights",
+        "each 2d convolution becomes a depthwise-separable convolution, a grouped one (4 groups), or one with a 3x3 kernel; the new layers start with random weights",
     ),
     ..Declaration::new("lighter-convolutions", Stage::Model, Label::ChangesTraining)
 };

@@ -1,4 +1,4 @@
-"""Calls a function right after a module is imported, without importing it."""
+"""Hooks around the import of modules, and lookups in the loaded ones."""
 
 import functools
 import sys
@@ -54,7 +54,10 @@ def replace(module, name, function):
 
 
 def around(name, begin, end):
-    """Call `begin()` right before the code of `name` runs and `end()` right after it, also where it fails."""
+    """Call `begin()` right before the code of `name` runs and `end()` right after it, also where it fails.
+
+    Do nothing if the module is loaded already.
+    """
     if not _is_loaded(name):
         _around.setdefault(name, []).append((begin, end))
         _listen()
