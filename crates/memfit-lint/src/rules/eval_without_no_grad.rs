@@ -151,9 +151,11 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
         .calls
         .iter()
         .any(|call| call.is_statement && call.is_method("step") && facts.within(&call.site, looped));
+    // A number of steps, which the file counts, trains nothing: `model(x, train_step=train_step)`.
+    let is_counted = |word: &str| facts.text.contains(&format!("{word} += 1"));
     if differentiates
         || steps
-        || wants.iter().any(|word| body.contains(word))
+        || wants.iter().any(|word| body.contains(word) && !is_counted(word))
         || context.may_be_without_grad(function)
         || crate::evaluation::feeds_back(context, looped)
     {

@@ -35,8 +35,9 @@
 //! ## References
 //! - [state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{Kind, Store, StoreKind};
+use memfit_source::{FunctionId, Kind, LoopId, Site, Store, StoreKind};
 
+use crate::query::words;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -45,11 +46,33 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     shallow_models(context, findings);
-    for store in facts.stores.iter().filter(|store| matches!(store.value.kind, Kind::StateDict)) {
+    let of_state = |store: &&Store| matches!(store.value.kind, Kind::StateDict);
+    let mut builders: Vec<FunctionId> = facts
+        .stores
+        .iter()
+        .filter(of_state)
+        .filter(|store| builds_states(context, store))
+        .map(|store| store.site.function)
+        .collect();
+    builders.dedup();
+    for call in builders.iter().flat_map(|id| facts.calls_of(*id)) {
+        let Some((target, looped)) = facts.bound_to(call.span).zip(call.site.looped) else { continue };
+        let guarded = facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped));
+        if guarded && used_after(context, target, &call.site, looped) {
+            findings
+                .report(
+                    call.span,
+                    format!("`{target}` refers to the weights themselves: the next step changes it"),
+                )
+                .label(facts.looped(looped).header, "training continues in this loop")
+                .help("keep a copy on the host");
+        }
+    }
+    for store in facts.stores.iter().filter(of_state) {
         let kept = matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item);
         let Some(looped) = store.site.looped.filter(|_| kept) else { continue };
         let guarded = facts.guards_of(store.site.guard).any(|id| facts.guard(id).looped == Some(looped));
-        if !guarded || !used_after(context, store, looped) {
+        if !guarded || !used_after(context, &store.target, &store.site, looped) || builds_states(context, store) {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
@@ -68,6 +91,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+/// Returns `true` for the state of another model in each iteration, in a dictionary or list that the function
+/// builds and returns: `for name, model in models.items(): states[name] = model.state_dict()`. No step of the
+/// loop follows; what the caller does with the states decides.
+fn builds_states(context: &Context<'_>, store: &Store) -> bool {
+    let facts = context.facts;
+    let Some(looped) = store.site.looped else { return false };
+    let owner = context.slice(store.value_span).split(".state_dict").next().unwrap_or_default();
+    let of_iteration = words(owner).any(|word| facts.looped(looped).targets.iter().any(|own| own == word));
+    let is_outermost = facts.enclosing(Some(looped)).all(|id| id == looped);
+    let function = facts.function(store.site.function);
+    let is_returned = function.returned_first().any(|span| context.slice(span) == store.target);
+    matches!(store.value.kind, Kind::StateDict)
+        && matches!(store.kind, StoreKind::Append | StoreKind::Item)
+        && of_iteration
+        && is_outermost
+        && is_returned
 }
 
 /// Words in the names of models that are to stay as they are.
@@ -93,7 +134,7 @@ fn shallow_models(context: &Context<'_>, findings: &mut Findings<'_>) {
         // `copy.copy(model).eval()` has the name before it as well.
         let kept = facts.bound_to(call.span).is_some_and(|name| {
             let lower = name.to_ascii_lowercase();
-            crate::query::words(&lower).flat_map(|word| word.split('_')).any(|part| KEPT.contains(&part))
+            words(&lower).flat_map(|word| word.split('_')).any(|part| KEPT.contains(&part))
         });
         if kept {
             findings
@@ -110,20 +151,20 @@ fn shallow_models(context: &Context<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Returns `true` if the name is read after the loop.
-fn used_after(context: &Context<'_>, store: &Store, looped: memfit_source::LoopId) -> bool {
+fn used_after(context: &Context<'_>, target: &str, site: &Site, looped: LoopId) -> bool {
     let facts = context.facts;
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let end = facts.looped(outermost).span.end;
-    let function = facts.function(store.site.function).span.end;
+    let function = facts.function(site.function).span.end;
     let rest = context.slice(memfit_source::Span::new(end.min(function), function));
     // `state = model.state_dict()` after the loop reads nothing that the loop kept.
     let part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     let first = rest
-        .match_indices(&store.target)
+        .match_indices(target)
         .find(|(at, name)| !rest[..*at].ends_with(part) && !rest[at + name.len()..].starts_with(part));
     let is_read = first.is_some_and(|(at, name)| {
         let line = rest[at..].lines().next().unwrap_or_default();
         memfit_source::assigned_text(line, name).is_none()
     });
-    is_read || (store.target.starts_with("self.") && facts.text.matches(&store.target).count() > 1)
+    is_read || (target.starts_with("self.") && facts.text.matches(target).count() > 1)
 }

@@ -364,6 +364,7 @@ impl<'a> Walker<'a> {
                     device: first.value.device,
                     ..Value::from_kind(Kind::Unknown)
                 }
+                .with_flags(first.value.flags.intersection(Flags::SCALAR))
             }
             ("builtins.next", _) => {
                 let of = &call.arguments.first()?.value;

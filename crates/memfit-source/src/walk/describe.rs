@@ -268,6 +268,7 @@ impl Walker<'_> {
 /// Returns `true` for the text of a module's class that computes with functions, and makes and calls no
 /// layers: it has no parameters. `methods` are the names of its methods.
 pub(super) fn computes_only(class: &str, methods: &dyn Fn(&str) -> bool) -> bool {
+    let class = &*super::weights::without_prose(class);
     let makes =
         ["Parameter(", "register_parameter", "add_module", "ModuleList", "Sequential", "](", " in self."];
     let plain = class.replace("nn.Module", "").replace("nn.functional", "").replace("nn.init", "");

@@ -132,6 +132,17 @@ impl<'a> Losses<'a> {
         text.ends_with(".values()").then_some(text)
     }
 
+    /// [`Self::summed_values`], and `losses["boxes"]` of `sum(losses["boxes"])`.
+    fn summed(&self, expression: &'a Expr) -> Option<&'a str> {
+        let of_item = || {
+            let Expr::Call(call) = expression else { return None };
+            let is_sum = matches!(&*call.func, Expr::Name(name) if name.id.as_str() == "sum");
+            let [item @ Expr::Subscript(node)] = &*call.arguments.args else { return None };
+            (is_sum && is_item(node)).then(|| super::span(item).slice(self.text))
+        };
+        self.summed_values(expression).or_else(of_item)
+    }
+
     /// Adds the names of losses in an expression that is differentiated.
     fn loss(&mut self, expression: &'a Expr) {
         match expression {
@@ -144,7 +155,7 @@ impl<'a> Losses<'a> {
             Expr::Subscript(node) if is_item(node) => {
                 self.names.insert(super::span(expression).slice(self.text));
             }
-            Expr::Call(_) if let Some(values) = self.summed_values(expression) => {
+            Expr::Call(_) if let Some(values) = self.summed(expression) => {
                 self.names.insert(values);
             }
             // `scaler.scale(loss)`
@@ -160,7 +171,8 @@ impl<'a> Losses<'a> {
                 Operator::Div => self.loss(&node.left),
                 Operator::Mult | Operator::Add | Operator::Sub => {
                     for part in [&*node.left, &*node.right] {
-                        if self.is_named_loss(part) || matches!(part, Expr::BinOp(_)) {
+                        let is_sum = matches!(part, Expr::BinOp(_)) || self.summed(part).is_some();
+                        if is_sum || self.is_named_loss(part) {
                             self.loss(part);
                         }
                     }
