@@ -41,7 +41,7 @@ use memfit_source::{
 
 use crate::data::is_over_data;
 use crate::passes::{Pass, is_fallback, is_fed_by, is_switched_off, is_volatile, mode_of, passes, runs_once};
-use crate::query::grows;
+use crate::query::{grows, words};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -152,10 +152,14 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
         .iter()
         .any(|call| call.is_statement && call.is_method("step") && facts.within(&call.site, looped));
     // A number of steps, which the file counts, trains nothing: `model(x, train_step=train_step)`.
-    let is_counted = |word: &str| facts.text.contains(&format!("{word} += 1"));
+    let counters: Vec<&str> = facts
+        .text
+        .lines()
+        .filter_map(|line| line.split_once("+= 1").and_then(|(target, _)| words(target).last()))
+        .collect();
     if differentiates
         || steps
-        || wants.iter().any(|word| body.contains(word) && !is_counted(word))
+        || wants.iter().any(|word| body.contains(word) && !counters.contains(word))
         || context.may_be_without_grad(function)
         || crate::evaluation::feeds_back(context, looped)
     {

@@ -60,10 +60,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let guarded = facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped));
         if guarded && used_after(context, target, &call.site, looped) {
             findings
-                .report(
-                    call.span,
-                    format!("`{target}` refers to the weights themselves: the next step changes it"),
-                )
+                .report(call.span, changed_by_the_next_step(target))
                 .label(facts.looped(looped).header, "training continues in this loop")
                 .help("keep a copy on the host");
         }
@@ -72,17 +69,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let kept = matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item);
         let Some(looped) = store.site.looped.filter(|_| kept) else { continue };
         let guarded = facts.guards_of(store.site.guard).any(|id| facts.guard(id).looped == Some(looped));
-        if !guarded || !used_after(context, &store.target, &store.site, looped) || builds_states(context, store) {
+        if !guarded
+            || !used_after(context, &store.target, &store.site, looped)
+            || builds_states(context, store)
+        {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
         let plain = text.ends_with(".state_dict()");
         let copy = format!("{{key: value.detach().cpu().clone() for key, value in {text}.items()}}");
         findings
-            .report(
-                store.value_span,
-                format!("`{}` refers to the weights themselves: the next step changes it", store.target),
-            )
+            .report(store.value_span, changed_by_the_next_step(&store.target))
             .label(facts.looped(looped).header, "training continues in this loop")
             .help("keep a copy on the host")
             .fix(if plain {
@@ -91,6 +88,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 None
             });
     }
+}
+
+fn changed_by_the_next_step(target: &str) -> String {
+    format!("`{target}` refers to the weights themselves: the next step changes it")
 }
 
 /// Returns `true` for the state of another model in each iteration, in a dictionary or list that the function

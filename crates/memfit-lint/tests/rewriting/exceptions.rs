@@ -45,7 +45,7 @@ pub(crate) const MISSED: &[Exception] = &[
     ("tensor-running-loss", "annotations", 1, NOT_FOLLOWED),
     ("tensor-running-loss", "every few steps", 1, OTHER_CODE),
     ("tensor-running-loss", "list of tuples", 1, NOT_FOLLOWED),
-    ("tensor-running-loss", "loss from a function", 1, CALLED_ELSEWHERE),
+    ("tensor-running-loss", "loss from a function", 2, CALLED_ELSEWHERE),
     ("tensor-running-loss", "loss in a dictionary", 2, NOT_FOLLOWED),
     ("tensor-running-loss", "other names", 2, ONLY_NAMES),
     ("tensor-running-loss", "step in a function", 1, CALLED_ELSEWHERE),
