@@ -180,8 +180,8 @@ def _numbers(text: str) -> list[int]:
     """Return the numbers of cells, as in `3,5-7`."""
     numbers: list[int] = []
     for word in filter(None, map(str.strip, text.split(","))):
-        first, _, last = word.partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
+        first, dash, last = word.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
             raise _usage(f"`--skip` needs numbers of cells, as in `--skip 3,5-7`, not {word!r}")
         numbers += range(int(first), int(last or first) + 1)
     return numbers

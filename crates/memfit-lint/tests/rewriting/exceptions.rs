@@ -46,10 +46,10 @@ pub(crate) const MISSED: &[Exception] = &[
     ("tensor-running-loss", "every few steps", 1, OTHER_CODE),
     ("tensor-running-loss", "list of tuples", 1, NOT_FOLLOWED),
     ("tensor-running-loss", "loss from a function", 2, CALLED_ELSEWHERE),
-    ("tensor-running-loss", "loss in a dictionary", 2, NOT_FOLLOWED),
+    ("tensor-running-loss", "loss in a dictionary", 3, NOT_FOLLOWED),
     ("tensor-running-loss", "other names", 2, ONLY_NAMES),
     ("tensor-running-loss", "step in a function", 1, CALLED_ELSEWHERE),
-    ("tensor-running-loss", "temporaries", 1, NOT_FOLLOWED),
+    ("tensor-running-loss", "temporaries", 2, NOT_FOLLOWED),
     ("unscaled-accumulation", "loss from a function", 2, CALLED_ELSEWHERE),
     ("unscaled-accumulation", "numbers of a dictionary", 1, OTHER_CODE),
     ("unscaled-accumulation", "numbers of args", 1, OTHER_CODE),
@@ -58,7 +58,9 @@ pub(crate) const MISSED: &[Exception] = &[
 
 /// Findings that only a rewrite brings.
 pub(crate) const ADDED: &[Exception] = &[
+    ("eval-without-no-grad", "torch as th", 1, NOT_FOLLOWED),
     ("eval-without-no-grad", "in a class", 1, CALLED_ELSEWHERE),
+    ("eval-without-no-grad", "imported parts", 1, NOT_FOLLOWED),
     ("gradients-for-nothing", "loss from a function", 1, CALLED_ELSEWHERE),
     ("gradients-for-nothing", "temporaries", 2, NOT_FOLLOWED),
     ("unscaled-accumulation", "loss with logits", 1, OTHER_CODE),
