@@ -152,14 +152,16 @@ fn evaluates(context: &Context<'_>, pass: &Pass<'_>, looped: LoopId) -> bool {
         .iter()
         .any(|call| call.is_statement && call.is_method("step") && facts.within(&call.site, looped));
     // A number of steps, which the file counts, trains nothing: `model(x, train_step=train_step)`.
-    let counters: Vec<&str> = facts
-        .text
-        .lines()
-        .filter_map(|line| line.split_once("+= 1").and_then(|(target, _)| words(target).last()))
-        .collect();
+    let is_counted = |word: &str| {
+        facts
+            .text
+            .lines()
+            .filter_map(|line| line.split_once("+= 1"))
+            .any(|(target, _)| words(target).last() == Some(word))
+    };
     if differentiates
         || steps
-        || wants.iter().any(|word| body.contains(word) && !counters.contains(word))
+        || wants.iter().any(|word| body.contains(word) && !is_counted(word))
         || context.may_be_without_grad(function)
         || crate::evaluation::feeds_back(context, looped)
     {

@@ -127,30 +127,46 @@ fn of_others(context: &Context<'_>, findings: &mut Findings<'_>) {
             matches!(op.kind, OpKind::Backward(_))
                 && facts.overlap(&op.weights, &step.weights) == Overlap::Yes
         });
-        let handed = facts.calls.iter().any(|call| {
-            let is_own = call.is_method("step") || call.is_method("scale") || call.is_method("unscale_");
-            facts.within(&call.site, looped)
-                && !is_own
-                && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
-        });
+        let handed = handed(context, step, looped).next().is_some();
         if facts.ops_in(looped).any(|op| is_clear(&op))
             && facts.ops.iter().filter(is_clear).all(apart)
             && trained
             && !handed
         {
             seen.push(&step.receiver);
-            findings
-                .report(
-                    step.span,
-                    format!(
-                        "`{}` uses the sum of all gradients so far: only those of other models are cleared",
-                        step.receiver
-                    ),
-                )
-                .label(facts.looped(looped).header, "in this loop")
-                .help(format!("call `{}.zero_grad()` before its backward pass", step.receiver));
+            report_sum(
+                context,
+                findings,
+                (step, looped),
+                "only those of other models are cleared",
+                "before its backward pass",
+            );
         }
     }
+}
+
+/// Calls within a loop that get a step's optimizer as an argument, besides those of a scaler.
+fn handed<'c>(context: &Context<'c>, step: &Op, looped: LoopId) -> impl Iterator<Item = &'c Call> {
+    let facts = context.facts;
+    facts.calls.iter().filter(move |call| {
+        facts.within(&call.site, looped)
+            && !["step", "scale", "unscale_"].iter().any(|way| call.is_method(way))
+            && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
+    })
+}
+
+/// Reports a step that uses the sum of all gradients so far, for a reason, and where to clear them.
+fn report_sum(
+    context: &Context<'_>,
+    findings: &mut Findings<'_>,
+    (step, looped): (&Op, LoopId),
+    why: &str,
+    place: &str,
+) {
+    findings
+        .report(step.span, format!("`{}` uses the sum of all gradients so far: {why}", step.receiver))
+        .label(context.facts.looped(looped).header, "in this loop")
+        .help(format!("call `{}.zero_grad()` {place}", step.receiver));
 }
 
 /// Finds a step in one branch of an `if`, where the gradients are cleared in the other branch only, which
@@ -185,25 +201,12 @@ fn of_branches(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && !is_other(op)
         });
         // Unknown code with the optimizer as an argument may clear the gradients.
-        let handed = facts.calls.iter().any(|call| {
-            facts.within(&call.site, looped)
-                && !call.is_followed
-                && !["step", "scale", "unscale_"].iter().any(|way| call.is_method(way))
-                && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
-        });
+        let handed = handed(context, step, looped).any(|call| !call.is_followed);
         if !both_step || !own_pass || handed || facts.looped(looped).assigned.contains(&step.receiver) {
             continue;
         }
-        findings
-            .report(
-                step.span,
-                format!(
-                    "`{}` uses the sum of all gradients so far: they are cleared in the other branch only",
-                    step.receiver
-                ),
-            )
-            .label(facts.looped(looped).header, "in this loop")
-            .help(format!("call `{}.zero_grad()` after the step", step.receiver));
+        let why = "they are cleared in the other branch only";
+        report_sum(context, findings, (step, looped), why, "after the step");
     }
 }
 

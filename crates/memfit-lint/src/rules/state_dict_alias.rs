@@ -46,14 +46,9 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     shallow_models(context, findings);
-    let of_state = |store: &&Store| matches!(store.value.kind, Kind::StateDict);
-    let mut builders: Vec<FunctionId> = facts
-        .stores
-        .iter()
-        .filter(of_state)
-        .filter(|store| builds_states(context, store))
-        .map(|store| store.site.function)
-        .collect();
+    let states = facts.stores.iter().filter(|store| matches!(store.value.kind, Kind::StateDict));
+    let (built, kept): (Vec<&Store>, Vec<&Store>) = states.partition(|store| builds_states(context, store));
+    let mut builders: Vec<FunctionId> = built.iter().map(|store| store.site.function).collect();
     builders.dedup();
     for call in builders.iter().flat_map(|id| facts.calls_of(*id)) {
         let Some((target, looped)) = facts.bound_to(call.span).zip(call.site.looped) else { continue };
@@ -65,14 +60,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("keep a copy on the host");
         }
     }
-    for store in facts.stores.iter().filter(of_state) {
+    for store in kept {
         let kept = matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item);
         let Some(looped) = store.site.looped.filter(|_| kept) else { continue };
         let guarded = facts.guards_of(store.site.guard).any(|id| facts.guard(id).looped == Some(looped));
-        if !guarded
-            || !used_after(context, &store.target, &store.site, looped)
-            || builds_states(context, store)
-        {
+        if !guarded || !used_after(context, &store.target, &store.site, looped) {
             continue;
         }
         let text = context.slice(store.value_span).to_owned();
@@ -105,11 +97,7 @@ fn builds_states(context: &Context<'_>, store: &Store) -> bool {
     let is_outermost = facts.enclosing(Some(looped)).all(|id| id == looped);
     let function = facts.function(store.site.function);
     let is_returned = function.returned_first().any(|span| context.slice(span) == store.target);
-    matches!(store.value.kind, Kind::StateDict)
-        && matches!(store.kind, StoreKind::Append | StoreKind::Item)
-        && of_iteration
-        && is_outermost
-        && is_returned
+    matches!(store.kind, StoreKind::Append | StoreKind::Item) && of_iteration && is_outermost && is_returned
 }
 
 /// Words in the names of models that are to stay as they are.

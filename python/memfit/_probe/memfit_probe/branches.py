@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import itertools
 import linecache
 import sys
 
@@ -18,7 +19,8 @@ def works_if(frame):
     path, line = frame.f_code.co_filename, frame.f_lineno
     begin = end = None
     if sys.version_info >= (3, 11):
-        positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+        index = frame.f_lasti // 2
+        positions = next(itertools.islice(frame.f_code.co_positions(), index, None))
         if None not in positions:
             begin, end = (positions[0], positions[2]), (positions[1], positions[3])
     return _works_if(path, begin or (line, None), end or (line, None))
