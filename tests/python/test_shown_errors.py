@@ -140,7 +140,7 @@ def test_the_line_is_told_that_a_signal_interrupted(tmp_path: Path) -> None:
     assert problem["kind"] == "signal", problem
     assert "The script was killed by SIGSEGV. It was at" in problem["message"], problem
     assert problem["message"].endswith("in read."), problem
-    assert "a virtual GPU where they would not on a real one" in problem["hint"], problem
+    assert "can crash on a virtual GPU and not on a real one" in problem["hint"], problem
 
 
 def test_a_script_that_the_system_killed_is_pointed_at_the_hosts_memory(tmp_path: Path) -> None:
