@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from . import tensor
+from . import pipeline, tensor
 from .degrees import Parallel, ParallelError
 from .guards import watch_calls
 from .mesh import build_mesh, data_mesh
@@ -58,6 +58,9 @@ def apply(
         regions = tensor.find_regions(model, blocks, parallel.tensor)
         outer = find_outer(model, [*blocks, *(region.name for region in regions)], parallel.tensor)
     copy_from_first_rank(model)
+    if parallel.pipeline > 1:
+        setattr(model, APPLIED, parallel)
+        return pipeline.build(model, parallel, optimizers, mesh, place)
     if parallel.replicate == parallel.world:
         setattr(model, APPLIED, parallel)
         return nn.parallel.DistributedDataParallel(model, device_ids=None)
@@ -79,8 +82,11 @@ def _refuse(model: nn.Module, parallel: Parallel, optimizers: list[torch.optim.O
             "show which tensors of a batch hold sequences",
             "call `torch.distributed.tensor.experimental.context_parallel` in the script",
         )
-    if parallel.pipeline > 1:
-        raise ParallelError("pipeline parallelism cannot be applied to a model that is called whole")
+    if parallel.pipeline > 1 and parallel.replicate * parallel.pipeline != parallel.world:
+        raise ParallelError(
+            "the plan file asks for a pipeline whose stages are divided further, which memfit does not apply",
+            "combine `pipeline` with `replicate` only",
+        )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ParallelError(
             "the model is wrapped in DistributedDataParallel already", "pass the model itself"

@@ -97,6 +97,8 @@ class SingleRank:
     inside = False
     # Set if ranks share the same batch and have to divide it equally.
     alike = False
+    # Set if ranks have other layers, and divide a batch into the micro-batches of a pipeline.
+    pipes = False
     # Set if a window can run again after a failure.
     can_retry = True
     # A checksum of the window's batches, if all ranks are given the same ones.
@@ -362,13 +364,7 @@ class ReplicatedRanks(SingleRank):
             for parameter in trained:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-        for bucket in _buckets(gradients):
-            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-            dist.all_reduce(flat, group=self._group)
-            pieces = flat.split([gradient.numel() for gradient in bucket])
-            for gradient, piece in zip(bucket, pieces, strict=True):
-                gradient.copy_(piece.view_as(gradient))
+        exchange([parameter.grad for parameter in trained if parameter.grad is not None], self._group)
         if self._broadcast:
             first = self._ranks[0] if self._ranks else 0
             for buffer in buffers:
@@ -379,6 +375,16 @@ def _refuse_different_batches(seen: list[float]) -> None:
     """Raise an error on all ranks if they were given different batches where all should have the same."""
     if len(set(seen)) > 1:
         raise RuntimeError(DIFFERENT_BATCHES)
+
+
+def exchange(gradients: list[torch.Tensor], group: Any) -> None:
+    """Sum gradients over a group's ranks."""
+    for bucket in _buckets(gradients):
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        dist.all_reduce(flat, group=group)
+        pieces = flat.split([gradient.numel() for gradient in bucket])
+        for gradient, piece in zip(bucket, pieces, strict=True):
+            gradient.copy_(piece.view_as(gradient))
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
@@ -405,8 +411,13 @@ def ranks_of(model: nn.Module, group: Any, timeout: float) -> tuple[nn.Module, S
         return model.module, ReplicatedRanks(
             model.process_group if group is None else group, timeout, model.broadcast_buffers, model.module
         )
-    # Imported here because FSDP2's ranks derive from the classes above.
+    # Imported here because these ranks derive from the classes above.
+    from .pipelined import pipelined
     from .sharded import is_sharded, sharded
+
+    of_pipeline = pipelined(model, group, timeout)
+    if of_pipeline is not None:
+        return model, of_pipeline
 
     if is_sharded(model):
         return model, sharded(model, group, timeout)

@@ -33,9 +33,7 @@ _CHECKSUM_VALUES = 256
 # Values on a GPU are read for the first batch and for one in this many, since reading waits for the GPU.
 _READ_EVERY = 64
 
-_BATCH_NORM = (
-    "BatchNorm computes its statistics on each rank's share of the batch, and not on the whole batch"
-)
+_BATCH_NORM = "BatchNorm computes its statistics on {}, and not on the whole batch"
 
 
 class Share:
@@ -49,15 +47,17 @@ class Share:
         self._checksum = 0
         # The host's generator between the calls of a window, if the model draws from it.
         self._host: torch.Tensor | None = None
-        if self.parts > 1 and any(is_batch_norm(each) for each in model.modules()):
+        piped = plan.parallel.pipeline > 1
+        if (self.parts > 1 or piped) and any(is_batch_norm(each) for each in model.modules()):
+            changes = _BATCH_NORM.format("each micro-batch" if piped else "each rank's share of the batch")
             if (allow or plan.allow) != "changes-training":
                 raise ParallelError(
-                    f"{_BATCH_NORM}: this changes the training",
+                    f"{changes}: this changes the training",
                     "convert the model with `nn.SyncBatchNorm.convert_sync_batchnorm` (on GPUs), use "
                     'GroupNorm, or permit it with `allow="changes-training"`',
                 )
-            plan.changed += (_BATCH_NORM,)
-        self._seed = _share_generators()
+            plan.changed += (changes,)
+        self.seed = _share_generators()
 
     def take(self, entry: Batch, opens: bool, division: Division, ranks: SingleRank) -> Batch:
         """Return this rank's part of a global batch, once the ranks' parts are known to add up to it. A rank
@@ -112,7 +112,7 @@ class Share:
         if self.parts == 1:
             yield
             return
-        seed = zlib.crc32(f"{self._seed} {window} {self.index}".encode())
+        seed = zlib.crc32(f"{self.seed} {window} {self.index}".encode())
         if self._device.type == "cuda" and opens:
             torch.cuda.default_generators[self._device.index or 0].manual_seed(seed)
         outside = torch.get_rng_state()

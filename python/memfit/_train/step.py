@@ -24,7 +24,8 @@ from .noise import Noise, NoiseScale
 from .optimizers import as_one, schedulers
 from .outside import Outside
 from .parameters import Parameters
-from .part import Loss, Runner
+from .part import Loss
+from .pipelined import PipelinedRunner, runner_of
 from .plans import Planned, target_of
 from .precision import Precision
 from .probing import Probe, probe_loader
@@ -42,6 +43,7 @@ from .result import Result
 from .rules import Rules
 from .shares import Share
 from .snapshot import Snapshot
+from .undoing import Undoing
 from .updates import Updates
 from .verification import Verifier
 from .watching import Watch
@@ -133,7 +135,7 @@ class Step:
         pairs = any(is_batch_norm(each) for each in self.model.modules())
         self._controller = _core.Controller(
             accumulate=self._accumulate,
-            micro_batch=None if in_backward else self._planned.micro_batch,
+            micro_batch=None if in_backward or self._ranks.pipes else self._planned.micro_batch,
             # The micro-batches of a batch that is embedded first are all determined before the first one
             # runs.
             careful=meter.cuda and not in_backward and not self._ranks.alike and embed is None,
@@ -167,7 +169,7 @@ class Step:
             allow or self._planned.allow,
             meets=self._ranks.inside,
         )
-        self._runner = Runner(
+        self._runner = runner_of(self._ranks)(
             self.model,
             loss,
             count,
@@ -178,6 +180,8 @@ class Step:
             place,
             embedded,
         )
+        if isinstance(self._runner, PipelinedRunner):
+            self._runner.follow(self._shared, Undoing(self.model, modules, parameters, outside, self.device))
         self._window = Window(
             self.model,
             parameters,
