@@ -194,6 +194,7 @@ class Kind:
 KINDS = {
     "decoder": Kind(Decoder, tokens, summed, True),
     "untied": Kind(functools.partial(Decoder, tied=False), tokens, summed, True),
+    "deep": Kind(functools.partial(Decoder, blocks=8), tokens, summed, True),
     "llama": Kind(llama, tokens, summed, True),
     "gpt2": Kind(gpt2, tokens, summed, False),
     "encoder": Kind(Encoder, tokens, summed, False),

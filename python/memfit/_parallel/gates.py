@@ -13,6 +13,7 @@ pipeline is refused.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -241,6 +242,9 @@ class Gates:
                 "cannot tell what it returns",
                 "use fewer stages, or shard the model instead (`shard`)",
             )
+        # The call must not change what it is given, such as a cache of keys and values.
+        leaves, spec = tree_flatten((args, kwargs))
+        args, kwargs = tree_unflatten([_copied(each) for each in leaves], spec)
         with torch.no_grad():
             returned = kind.__call__(self._blocks[own], *args, **kwargs)
         leaves, spec = tree_flatten(returned)
@@ -320,6 +324,15 @@ def _dependent(leaves: list[Any]) -> list[int]:
 
 def _shape(tensor: torch.Tensor) -> Shape:
     return tensor.shape, tensor.dtype
+
+
+def _copied(value: Any) -> Any:
+    if value is None or isinstance(value, (torch.Tensor, nn.Module, str, int, float)):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
 
 
 def _made_up(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -206,7 +206,7 @@ class _Part(nn.Module):
             except Exception as error:
                 self.pipeline.failed = error
         returned = _Idle.apply(self.pattern.outputs, self.device, *received)
-        return returned if isinstance(returned, tuple) else (returned,)
+        return returned[0] if self._is_last else returned
 
     def _run(self, received: tuple[torch.Tensor, ...]) -> Any:
         assert self.work is not None
@@ -215,9 +215,13 @@ class _Part(nn.Module):
             self.stage, self.pattern, received, lambda: work.call(index), self.device,
             lambda: work.entered(f"{index} {self.stage}"),
         )  # fmt: skip
-        if self.stage < self.pipeline.stages.count - 1:
-            return tuple(each.contiguous() for each in returned)
-        return work.loss(index, returned).reshape(1)
+        if self._is_last:
+            return work.loss(index, returned).reshape(1)
+        return tuple(each.contiguous() for each in returned)
+
+    @property
+    def _is_last(self) -> bool:
+        return self.stage == self.pipeline.stages.count - 1
 
     def release(self) -> None:
         """Drop the batch."""
@@ -256,7 +260,8 @@ def _stage_class() -> Any:
             try:
                 super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
             except Exception as error:
-                part.pipeline.failed = part.pipeline.failed or error
+                # PyTorch raises another error with a description of the stage.
+                part.pipeline.failed = part.pipeline.failed or error.__cause__ or error
                 self.bwd_cache[bwd_chunk_id] = (None,) * len(part.pattern.inputs)
             if not self.is_first:
                 self.bwd_cache[bwd_chunk_id] = tuple(

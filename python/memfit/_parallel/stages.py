@@ -161,34 +161,35 @@ def _places(model: nn.Module, blocks: list[str]) -> dict[str, str]:
 
 
 def keep_own(model: nn.Module, stages: Stages) -> None:
-    """Remove the parameters and buffers of other ranks' stages from a model.
-
-    Blocks of other stages stay in their lists, without contents. Other modules stay as they are, since the
-    model calls some of them on the way to its blocks, but with holes in the place of parameters.
+    """Remove the parameters of other ranks' stages from a model, and the buffers of their blocks. Their
+    modules stay, since the model calls some of them on the way to its blocks, and looks at others.
     """
     users = _users(model, stages)
     known = dict(model.named_modules())
     own = {index for stage in stages.own for index in range(stages.bounds[stage], stages.bounds[stage + 1])}
-    for index, name in enumerate(stages.blocks):
-        if index not in own:
-            block = known[name]
-            for table in (block._modules, block._parameters, block._buffers):
-                table.clear()
     for names, ranks in users:
         if len(ranks) > 1:
             stages.shared.append((names, ranks))
         if stages.rank not in ranks:
-            stages.holes += [hole for name in names if (hole := _make_hole(known, name)) is not None]
+            for name in names:
+                if (hole := _make_hole(known, name, "_parameters")) is not None:
+                    stages.holes.append(hole)
+    for index, path in enumerate(stages.blocks):
+        if index not in own:
+            for name, _ in list(known[path].named_buffers()):
+                _make_hole(known, f"{path}.{name}", "_buffers")
 
 
-def _make_hole(known: dict[str, nn.Module], name: str) -> Hole | None:
-    """Remove a parameter from its module. Return `None` if the module is gone, or is known by another name."""
+def _make_hole(known: dict[str, nn.Module], name: str, table: str) -> Hole | None:
+    """Remove a tensor from its module's table. Return `None` if it is gone already, since its module has
+    several names.
+    """
     holder, _, attribute = name.rpartition(".")
     module = known.get(holder)
-    parameter = module._parameters.pop(attribute, None) if module is not None else None
-    if module is None or parameter is None:
+    tensor = getattr(module, table).pop(attribute, None) if module is not None else None
+    if module is None or tensor is None:
         return None
-    hole = Hole(module, attribute, name, parameter.shape, parameter.dtype, parameter.device)
+    hole = Hole(module, attribute, name, tensor.shape, tensor.dtype, tensor.device)
     hole.fill(False)
     return hole
 
