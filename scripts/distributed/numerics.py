@@ -34,7 +34,7 @@ EPSILON = 1e-3
 LIMITS = {"float64": 1e-12, "float32": 5e-5}
 
 
-def degrees(world: int) -> dict[str, dict[str, int]]:
+def degrees(world: int) -> dict[str, dict[str, Any]]:
     """Return the plans for a number of ranks, by the name of the engine."""
     found = {"DDP": {"replicate": world}, "FSDP2": {"shard": world}, "tensor": {"tensor": world}}
     if world >= 4:
@@ -43,7 +43,17 @@ def degrees(world: int) -> dict[str, dict[str, int]]:
         found["tensor, replicas"] = {"replicate": world // 2, "tensor": 2}
     if world >= 8:
         found["tensor, HSDP"] = {"replicate": 2, "shard": world // 4, "tensor": 2}
+    found["1F1B"] = {"pipeline": world, "schedule": "1f1b"}
+    if world <= 4:
+        found["interleaved 1F1B"] = {"pipeline": world, "schedule": "interleaved-1f1b"}
+    if world >= 4:
+        found["1F1B, replicas"] = {"pipeline": world // 2, "replicate": 2}
     return found
+
+
+def blocks_needed(plan: dict[str, Any]) -> int:
+    """Return the number of blocks that a pipeline needs: one for each stage."""
+    return plan.get("pipeline", 1) * (2 if plan.get("schedule") == "interleaved-1f1b" else 1)
 
 
 # ------------------------------------------------------------------------------------------------- a rank
@@ -136,7 +146,7 @@ def one_process(kind: Any, dtype: Any) -> dict[str, Any]:
 
 
 def under_plan(
-    kind: Any, dtype: Any, plan: dict[str, int], rank: int, at: int | None, backward: bool
+    kind: Any, dtype: Any, plan: dict[str, Any], rank: int, at: int | None, backward: bool
 ) -> dict[str, Any]:
     """Train the same under a plan. Ranks other than the first start with other weights, as without a seed."""
     import memfit
@@ -165,6 +175,21 @@ def under_plan(
     found["losses"] = [float(result.loss) for result in results]
     found["parameters"] = {name: whole(each) for name, each in model.state_dict().items()}
     found["calls"], found["raised"], found["retries"] = fault.count.seen, fault.count.raised, step.retries
+    return found
+
+
+def of_all_stages(found: dict[str, Any]) -> dict[str, Any]:
+    """Return results with the tensors that other ranks' stages have in addition."""
+    import torch.distributed as dist
+
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, (found["gradients"], found["parameters"]))
+    for gradients, parameters in told:
+        for mine, others in zip(found["gradients"], gradients, strict=True):
+            mine.update({name: each for name, each in others.items() if name not in mine})
+        found["parameters"].update(
+            {name: each for name, each in parameters.items() if name not in found["parameters"]}
+        )
     return found
 
 
@@ -201,12 +226,15 @@ def run_rank(arguments: argparse.Namespace) -> None:
                     arguments.engines and engine not in arguments.engines
                 ):
                     continue
+                if blocks_needed(plan) > kind.blocks:
+                    continue
                 calls = 0
                 for run in range(1 + arguments.faults):
                     victim, backward = chance.randrange(world), chance.random() < 0.5
                     part = chance.random()
                     at = 1 + int(part * calls) if run and rank == victim else None
                     found = under_plan(kind, getattr(torch, dtype), plan, rank, at, backward)
+                    found = of_all_stages(found) if "pipeline" in plan else found
                     calls = calls or found["calls"]
                     told = torch.tensor([float(found["raised"]), float(found["retries"])])
                     dist.all_reduce(told)
@@ -291,7 +319,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument(
-        "--models", nargs="+", default=["decoder", "untied", "llama", "gpt2", "encoder", "patches"]
+        "--models", nargs="+", default=["decoder", "untied", "deep", "llama", "gpt2", "encoder", "patches"]
     )
     parser.add_argument("--types", nargs="+", default=list(LIMITS))
     parser.add_argument("--engines", nargs="+")

@@ -189,14 +189,16 @@ class Kind:
     loss: Callable[[nn.Module, Batch], Any]
     # Tensor parallelism applies to it.
     tensor: bool
+    # The number of its repeated blocks.
+    blocks: int = 2
 
 
 KINDS = {
     "decoder": Kind(Decoder, tokens, summed, True),
     "untied": Kind(functools.partial(Decoder, tied=False), tokens, summed, True),
-    "deep": Kind(functools.partial(Decoder, blocks=8), tokens, summed, True),
+    "deep": Kind(functools.partial(Decoder, blocks=8), tokens, summed, True, 8),
     "llama": Kind(llama, tokens, summed, True),
     "gpt2": Kind(gpt2, tokens, summed, False),
     "encoder": Kind(Encoder, tokens, summed, False),
-    "patches": Kind(Patches, pictures, mean, False),
+    "patches": Kind(Patches, pictures, mean, False, 3),
 }

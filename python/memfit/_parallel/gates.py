@@ -153,15 +153,35 @@ class Gates:
         run.expected += 1
         if index < run.first:
             return self._skip(run, index, args, kwargs)
-        leaves, spec = tree_flatten((args, kwargs))
-        if index == run.end:
-            raise _Left(leaves)
         if index == run.first:
+            if run.traced and not torch.is_grad_enabled():
+                raise ParallelError(
+                    f"`{self._stages.blocks[index]}` is called under `no_grad`, or in a checkpoint that runs it so: a "
+                    "pipeline could not run backward through it",
+                    "checkpoint the blocks with `use_reentrant=False`",
+                )
             run.entered()
             if run.stage > 0:
+                leaves, spec = tree_flatten((args, kwargs))
                 self._receive(run, leaves)
                 args, kwargs = tree_unflatten(leaves, spec)
+        elif run.stage > 0:
+            # The model may give the same tensor to each of its blocks.
+            args, kwargs, _ = self._with_received(args, kwargs)
+        if index == run.end:
+            raise _Left(tree_flatten((args, kwargs))[0])
         return real(*args, **kwargs)
+
+    def _with_received(self, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
+        """Return arguments with what was received in the place of tensors without values, and whether there
+        were any.
+        """
+        leaves, spec = tree_flatten((args, kwargs))
+        found = [self._replaced.get(each) if isinstance(each, torch.Tensor) else None for each in leaves]
+        if all(each is None for each in found):
+            return args, kwargs, False
+        leaves = [each if new is None else new for each, new in zip(leaves, found, strict=True)]
+        return *tree_unflatten(leaves, spec), True
 
     def _call_outside(
         self, index: int, real: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -172,17 +192,12 @@ class Gates:
                 f"{self._model} was called outside of `memfit.Step`, but this rank has only its own stages of it",
                 "load the checkpoint into a model of one process to evaluate it",
             )
-        if index == 0 or index not in self._stages.bounds:
-            return real(*args, **kwargs)
-        leaves, spec = tree_flatten((args, kwargs))
-        found = [self._replaced.get(each) if isinstance(each, torch.Tensor) else None for each in leaves]
-        if all(each is None for each in found):
+        args, kwargs, found = self._with_received(args, kwargs)
+        if not found and index > 0 and index in self._stages.bounds:
             raise ParallelError(
                 f"`{self._stages.blocks[index]}` is called again with other tensors than before",
                 "checkpoint the blocks with `use_reentrant=False`",
             )
-        leaves = [each if new is None else new for each, new in zip(leaves, found, strict=True)]
-        args, kwargs = tree_unflatten(leaves, spec)
         return real(*args, **kwargs)
 
     def _receive(self, run: _Run, leaves: list[Any]) -> None:
