@@ -140,6 +140,18 @@ class Normalised(Base):
         self.stem = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
 
 
+class Dropping(Base):
+    """A model with dropout before and in its blocks."""
+
+    class Dropped(Block):
+        def forward(self, x: torch.Tensor, *_more: Any, **_others: Any) -> Any:
+            return functional.dropout(super().forward(x), 0.5)
+
+    def __init__(self) -> None:
+        super().__init__(Dropping.Dropped)
+        self.stem = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5))
+
+
 class Passing(Base):
     """A model that returns what it gets, if its weights are zero."""
 
@@ -176,13 +188,23 @@ def several(model: nn.Module, part: Any) -> Any:
 def with_metrics(model: nn.Module, part: Any) -> Any:
     outputs = model(part[0])
     hits = (outputs.argmax(1) == part[1]).double()
-    return {"loss": functional.cross_entropy(outputs, part[1]), "hits": hits.mean(), "outputs": outputs.detach()}
+    return {
+        "loss": functional.cross_entropy(outputs, part[1]),
+        "hits": hits.mean(),
+        "outputs": outputs.detach(),
+    }
 
 
 def noisy(model: nn.Module, part: Any) -> torch.Tensor:
     """Zero, if the last stage draws the noise that the first one has drawn."""
     noise = torch.randn_like(part[0])
     return functional.mse_loss(model(noise), noise)
+
+
+def contrastive(model: nn.Module, part: Any) -> torch.Tensor:
+    """A loss that compares samples."""
+    outputs = model(part[0])
+    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
 
 
 def build(kind: type[nn.Module], seed: int = 0) -> nn.Module:
@@ -192,7 +214,9 @@ def build(kind: type[nn.Module], seed: int = 0) -> nn.Module:
 
 def step_of(model: nn.Module, loss: Any, plan: dict[str, Any] | None, **settings: Any) -> memfit.Step:
     """Return a step under a pipeline's plan, or of one process."""
-    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        [each for each in model.parameters() if each.requires_grad], lr=0.1, momentum=0.9
+    )
     chosen = {"parallel": {"pipeline": 2, **plan}} if plan is not None else None
     return memfit.Step(model, optimizer, loss, plan=chosen, timeout=30, clip_grad_norm=0.5, **settings)
 
@@ -229,7 +253,9 @@ def apart(kind: Any, loss: Any, plan: dict[str, Any], **settings: Any) -> float:
     for one, other in zip(found["named"], expected["named"], strict=True):
         differences += [abs(one[name] - other[name]) for name in other]
     for one, other in zip(found["metrics"], expected["metrics"], strict=True):
-        differences += [float((torch.as_tensor(one[name]) - torch.as_tensor(other[name])).abs().max()) for name in other]
+        differences += [
+            float((torch.as_tensor(one[name]) - torch.as_tensor(other[name])).abs().max()) for name in other
+        ]
     worst = torch.tensor(max(differences), dtype=torch.float64)
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     return float(worst)
@@ -312,6 +338,8 @@ def main() -> None:
         "checkpointed by a lever": apart(Base, mean, {}, levers={"checkpointing": "blocks"}),
         "frozen": apart(Frozen, mean, {}),
     }
+    answer["changed"] = trained(Base, contrastive, {}, allow="changes-training")["changed"]
+    answer["unchanged"] = trained(Dropping, mean, {})["changed"]
     answer["noise"] = max(trained(Passing, noisy, {})["losses"][:1])
     shallow = functools.partial(refused, plan={"schedule": "interleaved-1f1b"})
     answer["refused"] = {
@@ -324,7 +352,8 @@ def main() -> None:
         "blocks": shallow(lambda: nn.Sequential(nn.ModuleList(Block() for _ in range(3)))),
         "sharded": refused(Base, plan={"pipeline": 1, "shard": 2, "schedule": "1f1b"}),
         "no call": refused(Base, lambda model, part: model.head(part[0]).square().mean()),
-        "failing": refused(Base, lambda model, part: mean(model, part) / rank_of_error()),
+        "contrastive": refused(Base, contrastive),
+        "failing": refused(Base, lambda model, part: mean(model, part) * failing_on_last()),
     }
     answer["saved"] = saved(sys.argv[1])
     if rank == 0:
@@ -332,9 +361,9 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def rank_of_error() -> int:
-    """Divide by zero on the last stage only."""
-    return 1 - dist.get_rank()
+def failing_on_last() -> int:
+    """Divide by zero on the last stage."""
+    return 1 // (1 - dist.get_rank())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ REFUSED = {
     "blocks": "the model has 3 repeated blocks, but the plan's pipeline needs at least 4",
     "sharded": "`schedule` in [parallel] needs `pipeline` to be at least 2",
     "no call": "called 0 of the 4 blocks",
-    "failing": "division by zero",
+    "contrastive": "splitting the batch changes training results: the gradient of",
+    "failing": "integer division or modulo by zero",
 }
 
 
@@ -36,6 +37,8 @@ def test_a_pipeline_trains_as_one_process(tmp_path: Path) -> None:
     for case, apart in said["apart"].items():
         assert apart < 1e-12, (case, apart)
     assert said["noise"] == 0.0
+    assert ["splitting the batch changes training results" in each for each in said["changed"]] == [True]
+    assert said["unchanged"] == []
     for case, expected in REFUSED.items():
         assert any(expected in error for error in said["refused"][case]), (case, said["refused"][case])
         # No rank is left to train alone.

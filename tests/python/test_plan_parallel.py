@@ -208,7 +208,7 @@ def test_launch_runs_the_command_with_its_exit_status(tmp_path):
 
 def test_a_plan_that_cannot_be_launched_is_no_answer(tmp_path):
     plan = tmp_path / "plan.toml"
-    plan.write_text("[parallel]\npipeline = 4\n")
+    plan.write_text("[parallel]\ncontext = 4\n")
     for command in (["python", "train.py"], ["torchrun", "train.py"]):
         done = subprocess.run(
             [memfit(), "launch", str(plan), "--", *command], capture_output=True, text=True, check=False

@@ -96,10 +96,8 @@ impl Launch {
     pub fn new(plan: &Plan, launcher: Launcher, command: &[String]) -> Result<Self, LaunchError> {
         let training = script(command)?;
         let parallel = plan.parallel.unwrap_or_default();
-        if let Some((degree, value)) =
-            [("context", parallel.context), ("pipeline", parallel.pipeline)].into_iter().find(|(_, n)| *n > 1)
-        {
-            return Err(LaunchError::NotApplicable { degree, value });
+        if parallel.context > 1 {
+            return Err(LaunchError::NotApplicable { degree: "context", value: parallel.context });
         }
         let world = u64::from(parallel.world());
         let own_gpu = sees_own_gpu(plan.made_for.torch.as_deref());
@@ -343,8 +341,8 @@ mod tests {
             LaunchError::IsLauncher { .. }
         ));
         assert!(matches!(error(&plan(8, 4, None), "python t.py"), LaunchError::OtherWorld { .. }));
-        let mut staged = eight;
-        staged.parallel = Some(Parallel { pipeline: 8, ..Parallel::default() });
-        assert!(matches!(error(&staged, "python t.py"), LaunchError::NotApplicable { value: 8, .. }));
+        let mut by_sequence = eight;
+        by_sequence.parallel = Some(Parallel { context: 8, ..Parallel::default() });
+        assert!(matches!(error(&by_sequence, "python t.py"), LaunchError::NotApplicable { value: 8, .. }));
     }
 }

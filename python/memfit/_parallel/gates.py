@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ _GATE = "_memfit_gate"
 Shape = tuple[torch.Size, torch.dtype]
 
 
-class _Left(BaseException):  # noqa: N818
+class _Left(BaseException):
     """Leaves the forward pass at the next stage's first block. No handler of a model's own catches it."""
 
     def __init__(self, leaves: list[Any]) -> None:
@@ -138,7 +139,9 @@ class Gates:
 
     # ----------------------------------------------------------------------------------- at a block's call
 
-    def call(self, index: int, real: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self, index: int, real: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Handle the call of a block."""
         run = self._run
         if run is None:
@@ -223,7 +226,10 @@ class Gates:
                 "pad the samples of a batch to one length",
             )
         # What does not need a gradient here is asked for one by the next stage.
-        return tuple(each if each.requires_grad else each.detach().requires_grad_(is_inexact(each.dtype)) for each in sent)
+        return tuple(
+            each if each.requires_grad else each.detach().requires_grad_(is_inexact(each.dtype))
+            for each in sent
+        )
 
     # -------------------------------------------------------------------------------------- skipped blocks
 
@@ -246,8 +252,8 @@ class Gates:
     def _outputs(
         self, run: _Run, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[TreeSpec, list[Any]]:
-        """Call a block of this stage in the place of one of another stage, for the structure and the shapes of
-        what it returns.
+        """Call a block of this stage in the place of another stage's, for the structure and the shapes of its
+        result.
         """
         kind = self._kinds[index]
         own = next((place for place in range(run.first, run.end) if self._kinds[place] is kind), None)
@@ -319,14 +325,16 @@ class _Like:
 
 def _install(block: nn.Module, gates: Gates, index: int) -> None:
     """Let calls of a block go through its gate: outside of its hooks, and of a checkpoint in its class."""
-    kind: Any = type(block)
+    kind: type[Any] = type(block)
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         gate = self.__dict__.get(_GATE)
-        real = super(gated, self).__call__
+        real = functools.partial(kind.__call__, self)
         return real(*args, **kwargs) if gate is None else gate[0].call(gate[1], real, args, kwargs)
 
-    gated = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__})
+    gated = type(
+        kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    )
     block.__class__ = gated
     block.__dict__[_GATE] = gates, index
 

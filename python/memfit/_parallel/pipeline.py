@@ -6,6 +6,7 @@ sends. Its error is raised when the schedule ends.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class Work:
     # What distinguishes micro-batches whose tensors have other shapes.
     kind: Any
     count: int
-    # Calls the model and returns what the loss function returned.
-    call: Callable[[int], Any]
+    # Calls the model for a micro-batch and a stage, and returns what the loss function returned.
+    call: Callable[[int, int], Any]
     # Returns the loss to run backward, given what `call` returned.
     loss: Callable[[int, Any], torch.Tensor]
     # The same for a run that is only traced: it counts nothing.
@@ -131,9 +132,8 @@ class Pipeline:
         try:
             for stage in self.stages.own:
                 with work.undoing():
-                    found[stage] = self._gates.trace(
-                        stage, lambda: work.call(0), self.device, work.traced, reads=work.reads
-                    )
+                    call = functools.partial(work.call, 0, stage)
+                    found[stage] = self._gates.trace(stage, call, self.device, work.traced, reads=work.reads)
         except Exception as error:
             refused = error
         self._agree(found, refused)
@@ -145,13 +145,16 @@ class Pipeline:
         """
         told: list[Any] = [None] * self.stages.ranks
         mine = (
-            {stage: ((each.received, each.inputs), (each.sent, each.outputs)) for stage, each in found.items()},
+            {
+                stage: ((each.received, each.inputs), (each.sent, each.outputs))
+                for stage, each in found.items()
+            },
             None if refused is None else f"{type(refused).__name__}: {refused}",
         )
         dist.all_gather_object(told, mine, group=self.groups.side)
         if refused is not None:
             raise refused
-        known = {}
+        known: dict[int, Any] = {}
         for each in told:
             patterns, error = each or ({}, None)
             known |= patterns
@@ -169,7 +172,9 @@ class Pipeline:
     def _schedule(self, work: Work, patterns: dict[int, Pattern]) -> tuple[Any, list[_Part]]:
         key = work.kind, work.count
         if key not in self._schedules:
-            parts = [_Part(self, self._gates, stage, patterns[stage], self.device) for stage in self.stages.own]
+            parts = [
+                _Part(self, self._gates, stage, patterns[stage], self.device) for stage in self.stages.own
+            ]
             made = [self._stage(part) for part in parts]
             self._schedules[key] = _schedule_of(made, work.count, self.stages), parts
         return self._schedules[key]
@@ -183,7 +188,7 @@ class Pipeline:
 
 
 class _Part(nn.Module):
-    """One stage, as PyTorch's schedules call it. It has no parameters of its own, so that they change none."""
+    """One stage, as PyTorch's schedules call it. It has no parameters, so that they change none."""
 
     def __init__(
         self, pipeline: Pipeline, gates: Gates, stage: int, pattern: Pattern, device: torch.device
@@ -212,7 +217,7 @@ class _Part(nn.Module):
         assert self.work is not None
         work, index = self.work, self.index
         returned = self.gates.run(
-            self.stage, self.pattern, received, lambda: work.call(index), self.device,
+            self.stage, self.pattern, received, lambda: work.call(index, self.stage), self.device,
             lambda: work.entered(f"{index} {self.stage}"),
         )  # fmt: skip
         if self._is_last:

@@ -146,7 +146,10 @@ def _places(model: nn.Module, blocks: list[str]) -> dict[str, str]:
     order = {name: index for index, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
     first, last = order[blocks[0]], order[blocks[-1]]
     holders = {name.rpartition(".")[0] for name in blocks}
-    around = {"", *(".".join(name.split(".")[:end]) for name in holders for end in range(name.count(".") + 2))}
+    around = {
+        "",
+        *(".".join(name.split(".")[:end]) for name in holders for end in range(name.count(".") + 2)),
+    }
     found = {}
     for name, _ in model.named_parameters(remove_duplicate=False):
         holder = name.rpartition(".")[0]
@@ -207,11 +210,15 @@ def _users(model: nn.Module, stages: Stages) -> list[tuple[list[str], tuple[int,
     for name, each in model.named_parameters(remove_duplicate=False):
         names, ranks = found.setdefault(id(each), ([], set()))
         names.append(name)
-        ranks |= ends[places[name]] if name in places else {r for start, r in within if name.startswith(start)}
+        ranks |= (
+            ends[places[name]] if name in places else {r for start, r in within if name.startswith(start)}
+        )
     return [(names, tuple(sorted(ranks))) for names, ranks in found.values()]
 
 
-def own_in_groups(optimizers: Iterable[torch.optim.Optimizer], before: Iterable[Any], model: nn.Module) -> None:
+def own_in_groups(
+    optimizers: Iterable[torch.optim.Optimizer], before: Iterable[Any], model: nn.Module
+) -> None:
     """Leave out of optimizers what other ranks' stages have."""
     own = {id(each) for each in model.parameters()}
     gone = {id(each) for each in before} - own

@@ -109,6 +109,14 @@ class Division:
             return changes
         return entry.divided
 
+    def require_as(self, entry: Batch, size: int, found: Verification | None) -> tuple[str, ...]:
+        """Do the same with a comparison that all ranks have made together; without one, nothing is known."""
+        if found is not None and entry.divided is None:
+            self.last = found
+            entry.divided = self._evaluate(found)
+            self.raise_pending()
+        return self.require(entry, size)
+
     def _measured(self, compare: Callable[[], Verification]) -> tuple[str, ...]:
         """Evaluate a comparison. If ranks exchange data inside it, warn that it was not measured."""
         if not self._meets:

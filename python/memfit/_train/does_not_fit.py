@@ -28,9 +28,15 @@ def ranks_error(rank: int, lost: str) -> StepDoesNotFit:
     )
 
 
-def division_error(text: str, *, asked: bool, message: str = "") -> StepDoesNotFit:
-    """Return the error of a batch that needs to be split, where that changes training results."""
-    why = "`micro_batch` asks to split the batch" if asked else "the whole batch does not fit"
+# Why a batch has to be split.
+ASKED = "`micro_batch` asks to split the batch"
+TOO_LARGE = "the whole batch does not fit"
+PIPED = "a pipeline splits the batch"
+SHARED = "the plan splits the batch over ranks"
+
+
+def division_error(text: str, why: str, message: str = "") -> StepDoesNotFit:
+    """Return the error of a batch that has to be split, where that changes training results."""
     return StepDoesNotFit(
         f"{why}, but {text}\nparameters, buffers and random numbers are as they were before the step"
         + (f"\n{message}" if message else "")

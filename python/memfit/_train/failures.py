@@ -11,7 +11,7 @@ from memfit import _core
 
 from .device import Meter
 from .division import Undividable
-from .does_not_fit import division_error, memory_error, ranks_error
+from .does_not_fit import TOO_LARGE, division_error, memory_error, ranks_error
 from .faults import Fault, StepInvalid, forget
 from .parameters import Parameters
 from .ranks import SingleRank
@@ -127,7 +127,7 @@ class Failures:
         if fault is None:
             return ranks_error(int(rank), self.lost if rank == self._ranks.rank else "")
         if self._undividable:
-            return division_error(self._undividable, asked=False, message=fault.message)
+            return division_error(self._undividable, TOO_LARGE, fault.message)
         found = describe_memory(self._model, self._updates.optimizer, self._meter, fault, self._applied)
         if self._why == "whole":
             found = "; ".join(filter(None, (found, smaller_batch(items))))

@@ -23,10 +23,14 @@ from memfit._parallel.pipeline import Pipeline, Work, pipeline_of
 
 from .batches import Batch
 from .device import computes
+from .differences import Verification
+from .parameters import Parameters
 from .part import Runner
+from .pipelined_verifying import PipelineVerifier
 from .randomness import RandomState
 from .ranks import ReplicatedRanks, SingleRank, exchange
 from .shares import Share
+from .snapshot import Snapshot
 from .tally import Tally, scalar, split_metrics
 from .undoing import Undoing
 
@@ -65,7 +69,9 @@ class Pipelined(ReplicatedRanks):
         if groups.replicas is not None:
             self._add_up(trained, groups.replicas, groups.replicas_side)
 
-    def _shared(self, parameters: Iterable[torch.Tensor]) -> Iterator[tuple[list[torch.Tensor], tuple[int, ...]]]:
+    def _shared(
+        self, parameters: Iterable[torch.Tensor]
+    ) -> Iterator[tuple[list[torch.Tensor], tuple[int, ...]]]:
         """Yield the parameters that this rank shares with the same other ranks: also those outside of the
         model, which only the last stage's loss uses.
         """
@@ -135,11 +141,27 @@ class PipelinedRunner(Runner):
         self._pipeline = pipeline
         self._device = pipeline.device
         self._turns = 0
+        # What comparisons found, for each kind of batch.
+        self._found: dict[Any, Verification] = {}
 
-    def follow(self, shared: Share, undoing: Undoing) -> None:
-        """Draw random numbers from the ranks' common seed, and undo traced forward passes with `undoing`."""
-        self._seed = shared.seed
+    def follow(
+        self, shared: Share | None, undoing: Undoing, snapshot: Snapshot, parameters: Parameters
+    ) -> None:
+        """Draw random numbers from the ranks' common seed, undo traced forward passes with `undoing`, and
+        let `snapshot` watch the first forward pass.
+        """
+        self._snapshot = snapshot
+        self._parameters = parameters
+        # A step without a plan, on a model that another one has cut, gets one seed for all ranks as well.
+        drawn = [shared.seed if shared is not None else torch.initial_seed()]
+        pipeline = self._pipeline
+        dist.broadcast_object_list(drawn, pipeline.last, group=pipeline.groups.side)
+        self._seed = f"{drawn[0]} {shared.index if shared is not None else 0}"
         self._undoing = undoing
+        self._verifier = PipelineVerifier(
+            self._model, self._pipeline, undoing, self._forward, self._part, self._count, self._draw,
+            self._precision.name,
+        )  # fmt: skip
 
     def run(
         self, entry: Batch, start: int, stop: int, tally: Tally, *, opens: float = 0.0, idle: bool = False
@@ -147,7 +169,7 @@ class PipelinedRunner(Runner):
         pipeline = self._pipeline
         size = self._micro_batch(entry, stop - start)
         if size < entry.items and not idle:
-            tally.changed += self._division.require(entry, size)
+            tally.changed += self._divided(entry, size)
         recorded = _Recorded(self._device)
         self._turns += 1
         with self._numbers_kept():
@@ -161,6 +183,14 @@ class PipelinedRunner(Runner):
             # A traceback would keep the memory of the failed micro-batch.
             raise error
 
+    def _divided(self, entry: Batch, size: int) -> tuple[str, ...]:
+        """Check that a batch may be divided, once for each kind of batch, and return what that changes."""
+        key = entry.structure, self._model.training
+        if computes() and key not in self._found:
+            with self._numbers_kept():
+                self._found[key] = self._verifier.verify(entry)
+        return self._division.require_as(entry, size, self._found.get(key))
+
     def _micro_batch(self, entry: Batch, samples: int) -> int:
         """Return the size of the micro-batches of a turn: a turn that has fewer samples, because memory ran
         out, has equally many of them.
@@ -171,10 +201,11 @@ class PipelinedRunner(Runner):
     def _work(
         self, entry: Batch, bounds: list[tuple[int, int]], recorded: _Recorded, opens: float, idle: bool
     ) -> Work:
-        def call(index: int) -> Any:
+        def call(index: int, _stage: int) -> Any:
             part = self._part(entry, *bounds[index])
             self._draw(f"{bounds[index]}")
-            return self._forward(part), part
+            with self._watching(entry):
+                return self._forward(part), part
 
         def loss(index: int, returned: Any) -> torch.Tensor:
             value, part = returned
@@ -184,19 +215,23 @@ class PipelinedRunner(Runner):
                 entry, value, part, end - begin, recorded, opens if begin == 0 else 0.0, is_void
             )
             recorded.counts.append(0.0 if is_void else main)
-            share = share * 0.0 if is_void else share
-            scaler = self._precision.scaler
-            return share if scaler is None else scaler.scale(share)
+            return share * 0.0 if is_void else share
 
         first = self._part(entry, *bounds[0])
         shapes = tuple(
-            (each.shape, each.dtype) if isinstance(each, torch.Tensor) else None for each in tree_leaves(first)
+            (each.shape, each.dtype) if isinstance(each, torch.Tensor) else None
+            for each in tree_leaves(first)
         )
         kind = shapes, self._model.training, torch.is_autocast_enabled()
         return Work(
             kind, len(bounds), call, loss, _first_loss, self._undone, computes(),
             lambda place: self._draw(f"{bounds[0]} {place}"),
         )  # fmt: skip
+
+    def _watching(self, entry: Batch) -> contextlib.AbstractContextManager[Any]:
+        if not self._snapshot.watches:
+            return contextlib.nullcontext()
+        return self._snapshot.watching(entry, self._parameters)
 
     # ----------------------------------------------------------------------------------- random numbers
 
@@ -240,12 +275,21 @@ class PipelinedRunner(Runner):
         pipeline = self._pipeline
         if not pipeline.is_last:
             # What a rank without the others expects: a mean over samples.
-            recorded.losses, recorded.counts = [("", self._controller.divisor, float(samples))], [float(samples)]
+            recorded.losses, recorded.counts = (
+                [("", self._controller.divisor, float(samples))],
+                [float(samples)],
+            )
         metrics = [
             (size, {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in some.items()})
             for size, some in recorded.told
         ]  # fmt: skip
-        told = [recorded.losses, recorded.counts, metrics, self.losses.state(), pipeline.failed is None]
+        told: list[Any] = [
+            recorded.losses,
+            recorded.counts,
+            metrics,
+            self.losses.state(),
+            pipeline.failed is None,
+        ]
         dist.broadcast_object_list(told, pipeline.last, group=pipeline.groups.side)
         losses, counts, metrics, state, went_well = told
         if not went_well:
@@ -263,7 +307,7 @@ class PipelinedRunner(Runner):
             self.losses.counts, self.losses.divisors = state["counts"], state["divisors"]
         for count in counts:
             self._controller.count(count)
-        tally.parts += sum(1 for count in counts if count)
+        tally.parts += len([count for count in counts if count])
 
 
 def _first_loss(returned: Any) -> torch.Tensor:

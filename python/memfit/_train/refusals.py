@@ -116,6 +116,15 @@ def refuse_without_gradients(accumulate: int, clip: float | None, scaler: Any, w
             )
 
 
+def refuse_scaler_in_pipeline(scaler: Any, pipes: bool) -> None:
+    """Refuse to scale the losses of a pipeline: each rank would find overflows in its own stages only."""
+    if scaler is not None and pipes:
+        raise ValueError(
+            "a pipeline cannot train with a scaler: each rank sees the gradients of its own stages only\n"
+            'hint: use `precision="bf16"`'
+        )
+
+
 def refuse_noise(never_whole: bool) -> None:
     """Refuse to measure the gradient noise scale if no gradient of a micro-batch exists as a whole."""
     if never_whole:

@@ -23,7 +23,7 @@ from memfit._parallel import ParallelError, cut
 
 from .batches import Batch, visit
 from .division import Division, Undividable, is_batch_norm
-from .does_not_fit import division_error
+from .does_not_fit import SHARED, division_error
 from .plans import Planned
 from .ranks import SingleRank
 from .tally import Tally
@@ -70,7 +70,7 @@ class Share:
             try:
                 taken.divided = division.require(entry, entry.items - 1)
             except Undividable as error:
-                raise division_error(str(error), asked=True) from None
+                raise division_error(str(error), SHARED) from None
         return taken
 
     def _part(self, entry: Batch, opens: bool) -> Batch:

@@ -36,6 +36,7 @@ from .refusals import (
     refuse_embedding_on_ranks,
     refuse_noise,
     refuse_optimizer,
+    refuse_scaler_in_pipeline,
     refuse_scheduler,
     refuse_without_gradients,
 )
@@ -130,14 +131,14 @@ class Step:
                     self._accumulate, clip_grad_norm, self._precision.scaler, self._ranks.world
                 )
             refuse_embedding_on_ranks(embed, self._ranks.world)
+            refuse_scaler_in_pipeline(self._precision.scaler, self._ranks.pipes)
         meter = Meter(self.device)
         # Batch normalisation cannot compute statistics of a single sample.
         pairs = any(is_batch_norm(each) for each in self.model.modules())
         self._controller = _core.Controller(
             accumulate=self._accumulate,
             micro_batch=None if in_backward or self._ranks.pipes else self._planned.micro_batch,
-            # The micro-batches of a batch that is embedded first are all determined before the first one
-            # runs.
+            # A batch that is embedded first is divided before its first micro-batch runs.
             careful=meter.cuda and not in_backward and not self._ranks.alike and embed is None,
             pairs=pairs,
         )
@@ -170,18 +171,13 @@ class Step:
             meets=self._ranks.inside,
         )
         self._runner = runner_of(self._ranks)(
-            self.model,
-            loss,
-            count,
-            self._controller,
-            self._precision,
-            self._target,
-            self._division,
-            place,
+            self.model, loss, count, self._controller, self._precision, self._target, self._division, place,
             embedded,
-        )
+        )  # fmt: skip
+        snapshot = Snapshot(self.model, modules, outside, self.device, watches=computes() and not in_backward)
         if isinstance(self._runner, PipelinedRunner):
-            self._runner.follow(self._shared, Undoing(self.model, modules, parameters, outside, self.device))
+            undoing = Undoing(self.model, modules, parameters, outside, self.device)
+            self._runner.follow(self._shared, undoing, snapshot, parameters)
         self._window = Window(
             self.model,
             parameters,
@@ -193,7 +189,7 @@ class Step:
             self._precision,
             Exactness(),
             self._division,
-            Snapshot(self.model, modules, outside, self.device, watches=computes() and not in_backward),
+            snapshot,
             divides=self._planned.micro_batch is not None,
             accumulate=self._accumulate,
             clip=clip_grad_norm,

@@ -20,7 +20,7 @@ from .batches import Batch
 from .completing import Completion
 from .device import Meter, local
 from .division import Division, Undividable
-from .does_not_fit import division_error
+from .does_not_fit import ASKED, PIPED, division_error
 from .exactness import Exactness
 from .failures import Failures
 from .faults import Fault, collect, forget
@@ -390,7 +390,7 @@ class Window:
             return
         self._failures.end_for_others(fails=True)
         self.roll_back()
-        raise division_error(str(error), asked=True) from None
+        raise division_error(str(error), PIPED if self._ranks.pipes else ASKED) from None
 
     def _run_part(self, entry: Batch, index: int, turn: tuple[int, int, bool, bool], tally: Tally) -> None:
         start, stop, empties, watched = turn
@@ -402,7 +402,7 @@ class Window:
             self._meter.empty()
         compared = self._division.comparisons
         count = 0.0 if not opens or self.inherited or self._ranks.inside else self._accumulate
-        if self._snapshot.watches:
+        if self._snapshot.watches and not self._ranks.pipes:
             with self._snapshot.watching(entry, self._parameters):
                 self._runner.run(entry, start, stop, tally, opens=count, idle=idle)
         else:

@@ -420,7 +420,7 @@ impl<T: RankTrial> Spread<'_, T> {
             self.rejected.retain(|rejected| rejected.lever != Lever::MicroBatch.name());
         }
         advice.push(
-            "context and pipeline parallelism are not searched: memfit cannot apply them to a script yet"
+            "pipelines are not searched: `memfit.Step` runs one that you write into the plan; context parallelism cannot be applied"
                 .to_owned(),
         );
         Ok(Answer { advice, ranks, fewest, ..self.finish(Some(chosen)) })

@@ -1,0 +1,145 @@
+"""Measures if the micro-batches of a pipeline train like the whole batch.
+
+A few samples go through the pipeline as one micro-batch, and then one at a time. Each rank compares the
+gradients of its stages, and the last one the loss; what differs on any rank differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from memfit._parallel.pipeline import Pipeline, Work
+
+from .batches import Batch
+from .comparing import Comparing, Draws
+from .differences import Outcome, Verification, judge
+from .faults import is_memory
+from .tally import read_losses, split_metrics
+from .undoing import Undoing
+
+# Number of samples that are compared.
+_SAMPLES = 4
+_NO_MEMORY = "memory ran out, so there is nothing to compare with"
+
+
+class PipelineVerifier:
+    """Compares batches with their micro-batches on all stages at once."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pipeline: Pipeline,
+        undoing: Undoing,
+        forward: Callable[[Any], Any],
+        part: Callable[[Batch, int, int], Any],
+        count: Callable[[Any], Any] | None,
+        draw: Callable[[str], None],
+        precision: str | None,
+    ) -> None:
+        self._model = model
+        self._pipeline = pipeline
+        self._undoing = undoing
+        self._forward = forward
+        self._part = part
+        self._count = count
+        self._draw = draw
+        self._precision = precision
+
+    def verify(self, entry: Batch) -> Verification:
+        """Compare some samples of a batch, on all ranks of the pipeline; fewer if memory runs out."""
+        for items in dict.fromkeys((min(entry.items, _SAMPLES), 2)):
+            found = self._compare(entry, items)
+            if found.why != _NO_MEMORY:
+                break
+        return found
+
+    def _compare(self, entry: Batch, items: int) -> Verification:
+        name = {"bf16": "bfloat16", "fp16": "float16"}.get(
+            self._precision or "", "the training's own precision"
+        )
+        ways = ((1,) * items,)
+        # What each stage drew for all samples.
+        draws = {stage: Draws(items) for stage in self._pipeline.stages.own}
+        failed: Exception | None = None
+        try:
+            with self._undoing.undone():
+                whole = self._run(entry, (items,), draws, None)
+                parts = self._run(entry, ways[0], draws, whole.counts)
+            coarse = any(each.coarse for each in draws.values())
+            found = judge(items, ways, name, whole, parts, coarse)
+        except Exception as error:
+            failed = error
+            short = is_memory(error, self._pipeline.device)
+            why = _NO_MEMORY if short else f"{type(error).__name__}: {error}"
+            found = Verification(False, items, ways, name, why=why, failed=True)
+        found = self._worst(found)
+        if found.failed and found.why != _NO_MEMORY:
+            # The user's own error, or a stage that needs what another one has.
+            raise failed or RuntimeError(f"another rank of the pipeline failed: {found.why}")
+        return found
+
+    def _worst(self, found: Verification) -> Verification:
+        """Return the comparison of the rank that found most. One that failed compared nothing."""
+        told: list[Any] = [None] * self._pipeline.stages.ranks
+        dist.all_gather_object(told, found, group=self._pipeline.groups.side)
+        known = [each for each in told if each is not None]
+        return max(
+            known, key=lambda each: (each.failed, not each.equal, each.difference or 0.0), default=found
+        )
+
+    def _run(
+        self, entry: Batch, sizes: tuple[int, ...], draws: dict[int, Draws], counts: dict[str, float] | None
+    ) -> Outcome:
+        """Run the samples in micro-batches of these sizes, which are equal."""
+        items, size = sum(sizes), sizes[0]
+        losses: list[float] = []
+        counted: dict[str, float] = {}
+
+        def call(index: int, stage: int) -> Any:
+            start = index * size
+            part = self._part(entry, start, start + size)
+            self._draw("comparison")
+            samples = None if counts is None else (start, start + size, items)
+            with Comparing(draws[stage], samples, False) as mode:
+                returned = self._forward(part)
+                mode.end_forward()
+            return returned, part
+
+        def loss(_index: int, returned: Any) -> torch.Tensor:
+            value, part = returned
+            number = self._count(part) if self._count is not None else float(size)
+            weighed, own = read_losses(split_metrics(value)[0], number)
+            total = torch.zeros((), device=self._pipeline.device, dtype=torch.float64)
+            for name, (each, weight) in weighed.items():
+                count = own[name] if counts is None else counts.get(name, 0.0)
+                total = total + each * (weight / count if count and own[name] else 0.0)
+                counted[name] = counted.get(name, 0.0) + own[name]
+            losses.append(float(total.detach()))
+            return total
+
+        def traced(returned: Any) -> torch.Tensor:
+            value = loss(0, returned).reshape(1)
+            losses.clear()
+            counted.clear()
+            return value
+
+        self._undoing.begin()
+        try:
+            kind = "comparison", entry.structure, entry.shape, size
+            self._pipeline.run(
+                Work(kind, len(sizes), call, loss, traced, contextlib.nullcontext, True,
+                     lambda _place: None)
+            )  # fmt: skip
+            error, self._pipeline.failed = self._pipeline.failed, None
+            if error is not None:
+                raise error
+            buffers = {name: each.detach().clone() for name, each in self._model.named_buffers()}
+            return Outcome(self._undoing.gradients(), sum(losses), counted, buffers, {}, False)
+        finally:
+            self._undoing.end()
