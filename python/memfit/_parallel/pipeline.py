@@ -6,6 +6,7 @@ sends. Its error is raised when the schedule ends.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -112,10 +113,11 @@ class Pipeline:
         for part in parts:
             part.work = work
         try:
-            if self.is_last:
-                schedule.step(target=torch.arange(work.count))
-            else:
-                schedule.step()
+            with _messages_kept():
+                if self.is_last:
+                    schedule.step(target=torch.arange(work.count))
+                else:
+                    schedule.step()
         finally:
             for part in parts:
                 part.release()
@@ -221,7 +223,7 @@ class _Part(nn.Module):
             lambda: work.entered(f"{index} {self.stage}"),
         )  # fmt: skip
         if self._is_last:
-            return work.loss(index, returned).reshape(1)
+            return torch.stack([work.loss(index, returned)])
         return tuple(each.contiguous() for each in returned)
 
     @property
@@ -292,6 +294,26 @@ def _schedule_of(made: list[Any], count: int, stages: Stages) -> Any:
     if "scale_grads" in inspect.signature(kind).parameters:
         settings["scale_grads"] = False
     return kind(first, **settings)
+
+
+@contextlib.contextmanager
+def _messages_kept() -> Iterator[None]:
+    """Return a context that holds the messages between ranks until it ends. PyTorch 2.6 waits for the last of
+    several and drops the others, which cancels them with gloo.
+    """
+    send = dist.batch_isend_irecv
+    kept: list[Any] = []
+
+    def sent(*args: Any, **kwargs: Any) -> Any:
+        works = send(*args, **kwargs)
+        kept.extend(works)
+        return works
+
+    dist.batch_isend_irecv = sent
+    try:
+        yield
+    finally:
+        dist.batch_isend_irecv = send
 
 
 def _like(shapes: list[Shape]) -> tuple[torch.Tensor, ...]:

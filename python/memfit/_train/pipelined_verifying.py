@@ -28,6 +28,10 @@ _SAMPLES = 4
 _NO_MEMORY = "memory ran out, so there is nothing to compare with"
 
 
+class _NoMemory(Exception):  # noqa: N818
+    """Memory ran out on a rank of the pipeline."""
+
+
 class PipelineVerifier:
     """Compares batches with their micro-batches on all stages at once."""
 
@@ -66,32 +70,36 @@ class PipelineVerifier:
         ways = ((1,) * items,)
         # What each stage drew for all samples.
         draws = {stage: Draws(items) for stage in self._pipeline.stages.own}
-        failed: Exception | None = None
         try:
             with self._undoing.undone():
                 whole = self._run(entry, (items,), draws, None)
                 parts = self._run(entry, ways[0], draws, whole.counts)
-            coarse = any(each.coarse for each in draws.values())
-            found = judge(items, ways, name, whole, parts, coarse)
-        except Exception as error:
-            failed = error
-            short = is_memory(error, self._pipeline.device)
-            why = _NO_MEMORY if short else f"{type(error).__name__}: {error}"
-            found = Verification(False, items, ways, name, why=why, failed=True)
-        found = self._worst(found)
-        if found.failed and found.why != _NO_MEMORY:
-            # The user's own error, or a stage that needs what another one has.
-            raise failed or RuntimeError(f"another rank of the pipeline failed: {found.why}")
-        return found
+        except _NoMemory:
+            return Verification(False, items, ways, name, why=_NO_MEMORY, failed=True)
+        coarse = any(each.coarse for each in draws.values())
+        found = judge(items, ways, name, whole, parts, coarse)
+        known = [each for each in self._told(found) if each is not None]
+        return max(known, key=lambda each: (not each.equal, each.difference or 0.0), default=found)
 
-    def _worst(self, found: Verification) -> Verification:
-        """Return the comparison of the rank that found most. One that failed compared nothing."""
+    def _told(self, mine: Any) -> list[Any]:
+        """Return what each rank of the pipeline says."""
         told: list[Any] = [None] * self._pipeline.stages.ranks
-        dist.all_gather_object(told, found, group=self._pipeline.groups.side)
-        known = [each for each in told if each is not None]
-        return max(
-            known, key=lambda each: (each.failed, not each.equal, each.difference or 0.0), default=found
-        )
+        dist.all_gather_object(told, mine, group=self._pipeline.groups.side)
+        return told
+
+    def _agree(self, error: BaseException | None) -> None:
+        """Raise an error on all ranks if one of them has one: its own, or that another one failed."""
+        short = error is not None and is_memory(error, self._pipeline.device)
+        mine = None if error is None else _NO_MEMORY if short else f"{type(error).__name__}: {error}"
+        found = [each for each in self._told(mine) if each is not None]
+        others = [each for each in found if each != _NO_MEMORY]
+        if others:
+            # The user's own error, or a stage that needs what another one has.
+            raise (None if short else error) or RuntimeError(
+                f"another rank of the pipeline failed: {others[0]}"
+            )
+        if found:
+            raise _NoMemory
 
     def _run(
         self, entry: Batch, sizes: tuple[int, ...], draws: dict[int, Draws], counts: dict[str, float] | None
@@ -137,8 +145,7 @@ class PipelineVerifier:
                      lambda _place: None)
             )  # fmt: skip
             error, self._pipeline.failed = self._pipeline.failed, None
-            if error is not None:
-                raise error
+            self._agree(error)
             buffers = {name: each.detach().clone() for name, each in self._model.named_buffers()}
             return Outcome(self._undoing.gradients(), sum(losses), counted, buffers, {}, False)
         finally:
