@@ -2,7 +2,7 @@
 //! extension that was never built, a module that is not installed, a
 //! missing terminal.
 
-use memfit_report::wire::{Exception, Problem};
+use memfit_report::wire::{Exception, Problem, ProblemKind};
 use memfit_vocabulary::installed_path;
 
 use crate::stand_ins::Given;
@@ -55,7 +55,7 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
         Card::Local(_) => "this GPU".to_owned(),
     };
     Some(Problem {
-        kind: "no-kernels-for-card".to_owned(),
+        kind: ProblemKind::NoKernelsForCard,
         message: format!(
             "{torch}, or an extension of it, has no kernels for {card}: it would fail in the same way on the real one."
         ),
@@ -104,7 +104,7 @@ fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
         "an option of the script's may choose `cuda:0`"
     };
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!(
             "The script uses a GPU{place} that this run does not have: {}: {said}",
             exception.r#type
@@ -142,7 +142,7 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
         None => return None,
     };
     Some(Problem {
-        kind: "extension-not-built".to_owned(),
+        kind: ProblemKind::ExtensionNotBuilt,
         message,
         hint: Some(
             "build it as its project says, often `pip install -e . --no-build-isolation` with a CUDA toolkit (`nvcc`), which needs no GPU; or choose the project's implementation in plain PyTorch, where it has one"
@@ -177,7 +177,7 @@ fn built_for_another(ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
     let torch = ran.torch.map_or_else(|| "this one".to_owned(), |torch| format!("PyTorch {torch}"));
     let python = ran.interpreter.unwrap_or("python");
     Some(Problem {
-        kind: "extension-not-built".to_owned(),
+        kind: ProblemKind::ExtensionNotBuilt,
         message: format!(
             "The compiled part of {package} was built for another PyTorch than {torch}, and cannot be loaded: undefined symbol {symbol}"
         ),
@@ -195,7 +195,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
         return None;
     }
     let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
-    let kind = "module-missing".to_owned();
+    let kind = ProblemKind::ModuleMissing;
     let own = own_modules::remedy(module, &exception.traceback).or_else(|| older::hint_at_module(module));
     // Python names the first missing component: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
@@ -296,7 +296,7 @@ fn without_terminal(exception: &Exception) -> Option<Problem> {
     }
     let said = traceback::summary(&exception.message);
     Some(Problem {
-        kind: "no-terminal".to_owned(),
+        kind: ProblemKind::NoTerminal,
         message: format!(
             "The script asks for a terminal, and memfit runs scripts without one: {}: {said}",
             exception.r#type
@@ -321,7 +321,7 @@ fn without_answer(exception: &Exception) -> Option<Problem> {
     let place =
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!(
             "The script asks for an answer{place}, and its standard input had ended: EOFError: {NO_LINE}"
         ),
@@ -345,7 +345,7 @@ fn without_key(exception: &Exception) -> Option<Problem> {
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     let said = traceback::summary(&exception.message);
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!("The script logs to Weights & Biases{place}, which has no key here: {said}"),
         hint: Some(
             "put `WANDB_MODE=offline` in front of the command: runs are then logged to a folder. If the script passes `mode=` to `wandb.init`, set that to `\"offline\"`"
@@ -374,7 +374,7 @@ fn without_environment(interpreter: Option<&str>, exception: &Exception) -> Opti
     if kind == "DependencyNotInstalled" {
         // Its message says what to install.
         return Some(Problem {
-            kind: "module-missing".to_owned(),
+            kind: ProblemKind::ModuleMissing,
             message: format!("The script asks for an environment{place} that needs another package: {said}"),
             hint: Some(format!("`{python} -m pip install …` of what it names")),
         });
@@ -387,7 +387,7 @@ fn without_environment(interpreter: Option<&str>, exception: &Exception) -> Opti
     let last =
         if library == "gym" { "; today's environments register with `gymnasium`, its successor" } else { "" };
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!("The script asks for an environment{place} that is not installed here: {said}"),
         hint: Some(format!("{package}{last}")),
     })
@@ -410,7 +410,7 @@ mod tests {
             let found = problem(&card, ran, &exception);
             assert_eq!(found.is_some(), expected.is_some(), "{message}: {found:?}");
             if let (Some(found), Some((kind, word))) = (found, expected) {
-                assert_eq!(found.kind, kind, "{message}");
+                assert_eq!(found.kind.name(), kind, "{message}");
                 assert!(found.message.contains(word), "{}", found.message);
             }
         };
@@ -496,7 +496,7 @@ mod tests {
             unbuilt(&exception).map(|problem| problem.kind)
         };
         let package = "/v/lib/python3.11/site-packages/adam_atan2/adam_atan2.py";
-        assert_eq!(kind("adam_atan2_backend", package).as_deref(), Some("extension-not-built"));
+        assert_eq!(kind("adam_atan2_backend", package), Some(ProblemKind::ExtensionNotBuilt));
         assert_eq!(kind("einops", package), None);
         assert_eq!(kind("adam_atan2_backend", "/me/adam_atan2/train.py"), None);
     }

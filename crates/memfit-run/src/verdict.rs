@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use memfit_report::remarks::Stake;
 use memfit_report::text::size;
-use memfit_report::wire::{Problem, Verdict};
+use memfit_report::wire::{Problem, ProblemKind, Verdict};
 
 use crate::absent;
 use crate::blame;
@@ -196,7 +196,9 @@ pub(crate) fn depends_on_sizes(request: &Request, facts: &Facts, tested: Tested)
     tested.sizes == OtherSizes::Untried
         && has_size_read_back(facts)
         && !request.card.is_local()
-        && judge_run(request, facts, tested).1.is_some_and(|problem| problem.kind == "size-read-back")
+        && judge_run(request, facts, tested)
+            .1
+            .is_some_and(|problem| problem.kind == ProblemKind::SizeReadBack)
 }
 
 /// Judges a run; gives a reason unless the verdict is obvious.
@@ -215,7 +217,7 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
         },
     };
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
-        && problem.kind == "exception"
+        && problem.kind == ProblemKind::Exception
     {
         let exception = traceback::original(exception);
         if let Some(line) = output::line_before_launcher(&facts.last_output)
@@ -223,7 +225,7 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
         {
             let message =
                 format!("A process of the launcher ended with an error status. Its last line is: {line}");
-            return (verdict, self::problem("exit", &message, older::hint_of_usage(line)));
+            return (verdict, self::problem(ProblemKind::Exit, &message, older::hint_of_usage(line)));
         }
         if let Some(known) = known_failures::problem(&request.card, ran, &exception) {
             return (verdict, Some(known));
@@ -258,7 +260,7 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             );
         }
         if caused {
-            "exception-after-change".clone_into(&mut problem.kind);
+            problem.kind = ProblemKind::ExceptionAfterChange;
             let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
             let samples = facts.cause.sampled && request.synthetic.data.is_some();
             let real = if samples && !blame::is_refusal(&exception) {
@@ -273,29 +275,31 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
     }
     if let Some(problem) = &mut problem {
         let stopped_at = || facts.stopped_at.as_ref().map(|place| format!("It was at {place}."));
-        let read = match problem.kind.as_str() {
-            "timeout" => waited_for(facts).or_else(stopped_at),
-            "signal" | "interrupted" => stopped_at(),
-            "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
-            "number-read-back" => {
+        let read = match problem.kind {
+            ProblemKind::Timeout => waited_for(facts).or_else(stopped_at),
+            ProblemKind::Signal | ProblemKind::Interrupted => stopped_at(),
+            ProblemKind::Exit => {
+                last_line(&facts.last_output).map(|line| format!("Its last line is: {line}"))
+            }
+            ProblemKind::NumberReadBack => {
                 let lines = facts.lines_read().map(|lines| format!("They are read at {lines}."));
                 lines.or_else(|| what_it_read(facts))
             }
-            "size-read-back" | "size-unbounded" => what_it_read(facts),
+            ProblemKind::SizeReadBack | ProblemKind::SizeUnbounded => what_it_read(facts),
             _ => None,
         };
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
         if let Ended::Signalled(signal) = facts.ended
-            && problem.kind == "signal"
+            && problem.kind == ProblemKind::Signal
         {
             let on_virtual_gpu = facts.used_gpu() && !request.card.is_local();
             problem.hint = signals::hint(signal, on_virtual_gpu).map(str::to_owned);
         }
-        if problem.kind == "timeout" && facts.exception.is_none() && facts.repeated.is_some() {
+        if problem.kind == ProblemKind::Timeout && facts.exception.is_none() && facts.repeated.is_some() {
             let hint = "more time is unlikely to help: let that loop take a fixed number of iterations (as a solver with a fixed step size does), or `--gpu local`, which computes these values";
             problem.hint = Some(hint.to_owned());
         }
-        if let Some(exception) = facts.exception.as_ref().filter(|_| problem.kind == "timeout") {
+        if let Some(exception) = facts.exception.as_ref().filter(|_| problem.kind == ProblemKind::Timeout) {
             // More time would not help.
             let exception = traceback::original(exception);
             let known = known_failures::problem(&request.card, ran, &exception).and_then(|known| known.hint);
@@ -377,23 +381,23 @@ fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             return (Verdict::Oom, None);
         }
         let message = "It ran out of memory with the values that were assumed for numbers that only a GPU can compute, but not with other values.";
-        return (Verdict::Unknown, problem("number-read-back", message, Some(OTHER_VALUES)));
+        return (Verdict::Unknown, problem(ProblemKind::NumberReadBack, message, Some(OTHER_VALUES)));
     }
     let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
     let hint = "`--sizes 0.3` assumes sizes at 0.3 of the way from their lower to their upper bound; `--gpu local` measures on a real GPU";
-    (Verdict::Unknown, problem("size-read-back", message, Some(hint)))
+    (Verdict::Unknown, problem(ProblemKind::SizeReadBack, message, Some(hint)))
 }
 
 fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if evidence.stepless {
         let message = "It ended before every rank had completed a step, so gradients and optimizer state were not all allocated.";
         let hint = "allow more time with `--timeout`; `--show-output` shows what it does";
-        return (Verdict::Unknown, problem("no-step", message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::NoStep, message, Some(hint)));
     }
     if evidence.held {
         let message = "It ended before an optimizer step under the plan was complete: the plan makes the script's batches smaller, and its loop ran too few of them for one step. Optimizer state was not allocated.";
         let hint = "give the script more batches in an epoch or more epochs, or take a plan with fewer micro-batches in a step";
-        return (Verdict::Unknown, problem("no-step", message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::NoStep, message, Some(hint)));
     }
     if evidence.unmet > 0 {
         // The allocator rounds sizes up and leaves gaps.
@@ -404,12 +408,12 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
                 size(evidence.unmet)
             );
             let hint = "`--steps 2` or more decides";
-            return (Verdict::Unknown, problem("single-step", &message, Some(hint)));
+            return (Verdict::Unknown, problem(ProblemKind::SingleStep, &message, Some(hint)));
         }
     }
     if evidence.sizes.unbounded && !evidence.chosen {
         let message = "It fits with the assumed sizes, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
-        return (Verdict::Unknown, problem("size-unbounded", message, Some(OTHER_VALUES)));
+        return (Verdict::Unknown, problem(ProblemKind::SizeUnbounded, message, Some(OTHER_VALUES)));
     }
     let depends = match evidence.tested.numbers {
         Numbers::Decisive => Some("but with other values it allocates different amounts."),
@@ -434,7 +438,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             }
             _ => OTHER_VALUES,
         };
-        return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::NumberReadBack, &message, Some(hint)));
     }
     let reads_sizes = evidence.sizes.bounded && evidence.tested.sizes != OtherSizes::Inert;
     if evidence.is_tight() && reads_sizes && !evidence.chosen {
@@ -444,14 +448,14 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones."
         };
         let hint = "a smaller batch, or a GPU with more memory, makes the verdict certain; `--sizes 1` gives it for the assumed sizes";
-        return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::SizeReadBack, message, Some(hint)));
     }
     if let Some(call) = evidence.refused.as_ref().filter(|_| evidence.is_tight()) {
         let message = format!(
             "It fits with little to spare, but the script called `{call}`, which the virtual device does not model."
         );
         let hint = "a smaller batch, or a GPU with more memory, makes the verdict certain";
-        return (Verdict::Unknown, problem("unmodelled-call", &message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::UnmodelledCall, &message, Some(hint)));
     }
     (Verdict::Fits, None)
 }
@@ -459,9 +463,9 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 /// Reason why a run has no answer; `None` if it has one.
 fn no_answer(evidence: &Evidence) -> Option<Problem> {
     match evidence.ended {
-        Ended::Interrupted => problem("interrupted", "The run was interrupted.", None),
+        Ended::Interrupted => problem(ProblemKind::Interrupted, "The run was interrupted.", None),
         Ended::TimedOut => problem(
-            "timeout",
+            ProblemKind::Timeout,
             "The script did not complete its steps in time.",
             Some(if evidence.steps_done == 0 {
                 "allow more time with `--timeout`; `--show-output` shows what it does"
@@ -470,21 +474,21 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
             }),
         ),
         Ended::Signalled(signal) => {
-            problem("signal", &format!("The script was killed by {}.", signal_name(signal)), None)
+            problem(ProblemKind::Signal, &format!("The script was killed by {}.", signal_name(signal)), None)
         }
-        _ if evidence.exception => problem("exception", "The script itself failed.", None),
+        _ if evidence.exception => problem(ProblemKind::Exception, "The script itself failed.", None),
         Ended::Exited(code) if code != 0 => {
-            problem("exit", &format!("The script ended with status {code}."), None)
+            problem(ProblemKind::Exit, &format!("The script ended with status {code}."), None)
         }
         Ended::Exited(_) if !evidence.watched && !evidence.used_gpu => problem(
-            "not-watched",
+            ProblemKind::NotWatched,
             "The script ran but could not be watched: none of its Python processes loaded memfit's probe.",
             Some(
                 "`python -I`, `-E` and `-S` ignore the environment variables that load the probe: run it without them",
             ),
         ),
         Ended::Exited(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => problem(
-            "no-gpu-use",
+            ProblemKind::NoGpuUse,
             "The script ran but never used the GPU.",
             Some(
                 "move the model to `cuda`; if the script chooses the device itself, let it ask `torch.cuda.is_available()` in the process that trains",
@@ -495,8 +499,8 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "every caller needs an `Option`")]
-fn problem(kind: &str, message: &str, hint: Option<&str>) -> Option<Problem> {
-    Some(Problem { kind: kind.to_owned(), message: message.to_owned(), hint: hint.map(str::to_owned) })
+fn problem(kind: ProblemKind, message: &str, hint: Option<&str>) -> Option<Problem> {
+    Some(Problem { kind, message: message.to_owned(), hint: hint.map(str::to_owned) })
 }
 
 #[cfg(test)]

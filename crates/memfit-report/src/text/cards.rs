@@ -63,7 +63,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     } else if let Some(near) = report.rows.first() {
         let text = format!(
             "`{}` searches for a way to make it fit; the option `--plan 3` of `memfit cards` does so for three GPUs of the table",
-            shell_line(&near.plan_command())
+            shell_line(near.plan_command())
         );
         out.push_str(&canvas.wrapped("next: ", ADVICE, &text));
     }

@@ -29,11 +29,7 @@ fn plain(ended: Ended) -> Evidence {
 
 fn check(evidence: &Evidence, verdict: Verdict, kind: Option<&str>) {
     let (found, problem) = judge(evidence);
-    assert_eq!(
-        (found, problem.as_ref().map(|problem| problem.kind.as_str())),
-        (verdict, kind),
-        "{evidence:?}"
-    );
+    assert_eq!((found, problem.as_ref().map(|problem| problem.kind.name())), (verdict, kind), "{evidence:?}");
 }
 
 #[test]
