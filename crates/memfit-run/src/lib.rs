@@ -7,8 +7,8 @@
 //!
 //! [`Request`] is the input. [`environment`] and [`preflight`] find out whether the command can be started;
 //! `stage` sets up the run directory; `process` starts and ends processes; `watch` follows them; `facts`
-//! collects the outcome; `verdict` judges it; `remedies` tries changes that would have helped;
-//! [`report`](fn@report) converts everything to the wire type.
+//! collects the outcome; `verdict` judges it, and `problem` says why there is no answer; `remedies` tries
+//! changes that would have helped; [`report`](fn@report) converts everything to the wire type.
 
 mod absent;
 mod attention;
@@ -45,6 +45,7 @@ mod outside;
 mod overlaid;
 mod own_modules;
 pub mod preflight;
+mod problem;
 mod process;
 mod programs;
 mod progress;

@@ -38,19 +38,13 @@ use memfit_report::remarks::Stake;
 use memfit_report::text::size;
 use memfit_report::wire::{Problem, ProblemKind, Verdict};
 
-use crate::absent;
-use crate::blame;
-use crate::facts::{Facts, LAUNCHERS, OomFacts, may_affect_memory};
-use crate::known_failures::{self, Ran};
+use crate::facts::{Facts, OomFacts, may_affect_memory};
 use crate::numbers::Numbers;
-use crate::older;
-use crate::output;
+use crate::problem;
 use crate::request::Request;
-use crate::signals::{self, signal_name};
+use crate::signals::signal_name;
 use crate::sizes::Sizes;
-use crate::stand_ins::Given;
 use crate::tested::{OtherSizes, Tested};
-use crate::traceback;
 use crate::watch::Ended;
 
 /// Reciprocal of the share of the device that must stay free for a doubt to be ignored.
@@ -59,7 +53,7 @@ const DOUBT_DIVISOR: u64 = 10;
 const TIME_FACTOR: u32 = 5;
 const EXTRA_TIME: Duration = Duration::from_mins(1);
 
-/// What to do where other values may change the verdict.
+/// Hint if other values may change the verdict.
 const OTHER_VALUES: &str =
     "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
 
@@ -203,158 +197,8 @@ pub(crate) fn depends_on_sizes(request: &Request, facts: &Facts, tested: Tested)
 
 /// Judges a run; gives a reason unless the verdict is obvious.
 pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Verdict, Option<Problem>) {
-    let evidence = Evidence::from_facts(request, facts, tested);
-    let (verdict, mut problem) = judge(&evidence);
-    let ran = Ran {
-        torch: facts.torch.as_deref(),
-        interpreter: facts.interpreter.as_deref(),
-        given: Given {
-            data: request.synthetic.data.is_some(),
-            described: request.synthetic.data.as_ref().is_some_and(|data| !data.fields.is_empty()),
-            weights: request.synthetic.weights,
-            data_set: facts.cause.data_set.as_deref(),
-            downloads_weights: facts.cause.weights.is_some(),
-        },
-    };
-    if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
-        && problem.kind == ProblemKind::Exception
-    {
-        let exception = traceback::original(exception);
-        if let Some(line) = output::line_before_launcher(&facts.last_output)
-            && exception.r#type.ends_with(LAUNCHERS)
-        {
-            let message =
-                format!("A process of the launcher ended with an error status. Its last line is: {line}");
-            return (verdict, self::problem(ProblemKind::Exit, &message, older::hint_of_usage(line)));
-        }
-        if let Some(known) = known_failures::problem(&request.card, ran, &exception) {
-            return (verdict, Some(known));
-        }
-        let (message, caused) = blame::sentence(request, facts, &exception);
-        problem.message = message;
-        if !caused {
-            problem.hint = older::hint(ran.interpreter, &exception)
-                .or_else(|| absent::hint(ran.given, &exception))
-                .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, &exception)));
-            if let (None, Some(line)) = (&problem.hint, output::network_failure(&facts.last_output)) {
-                end_sentence(&mut problem.message);
-                problem.message += " Before it, a download had failed: ";
-                problem.message += line;
-                let hint = "download the file on a machine with a network, and copy it to the path that the script reads";
-                problem.hint = Some(hint.to_owned());
-            } else if let (None, Some(host)) = (&problem.hint, &facts.cause.unreached) {
-                end_sentence(&mut problem.message);
-                for part in [" Before it, the host `", host, "` could not be reached"] {
-                    problem.message.push_str(part);
-                }
-                let hint = "if that is the cause: download the file on a machine with a network, and copy it to the path that the script reads";
-                problem.hint = Some(hint.to_owned());
-            } else if problem.hint.is_none() {
-                problem.hint = absent::hint_at_file(&exception);
-            }
-        }
-        if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
-            end_sentence(&mut problem.message);
-            problem.message.push_str(
-                " It took no step and ended with status 0: it caught this error, or a process that it had started failed",
-            );
-        }
-        if caused {
-            problem.kind = ProblemKind::ExceptionAfterChange;
-            let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
-            let samples = facts.cause.sampled && request.synthetic.data.is_some();
-            let real = if samples && !blame::is_refusal(&exception) {
-                "put a few real samples where the script looks for them, and leave out `--synthetic-data`; or "
-            } else {
-                ""
-            };
-            problem.hint = Some(format!(
-                "{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}"
-            ));
-        }
-    }
-    if let Some(problem) = &mut problem {
-        let stopped_at = || facts.stopped_at.as_ref().map(|place| format!("It was at {place}."));
-        let read = match problem.kind {
-            ProblemKind::Timeout => waited_for(facts).or_else(stopped_at),
-            ProblemKind::Signal | ProblemKind::Interrupted => stopped_at(),
-            ProblemKind::Exit => {
-                last_line(&facts.last_output).map(|line| format!("Its last line is: {line}"))
-            }
-            ProblemKind::NumberReadBack => {
-                let lines = facts.lines_read().map(|lines| format!("They are read at {lines}."));
-                lines.or_else(|| what_it_read(facts))
-            }
-            ProblemKind::SizeReadBack | ProblemKind::SizeUnbounded => what_it_read(facts),
-            _ => None,
-        };
-        problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
-        if let Ended::Signalled(signal) = facts.ended
-            && problem.kind == ProblemKind::Signal
-        {
-            let on_virtual_gpu = facts.used_gpu() && !request.card.is_local();
-            problem.hint = signals::hint(signal, on_virtual_gpu).map(str::to_owned);
-        }
-        if problem.kind == ProblemKind::Timeout && facts.exception.is_none() && facts.repeated.is_some() {
-            let hint = "more time is unlikely to help: let that loop take a fixed number of iterations (as a solver with a fixed step size does), or `--gpu local`, which computes these values";
-            problem.hint = Some(hint.to_owned());
-        }
-        if let Some(exception) = facts.exception.as_ref().filter(|_| problem.kind == ProblemKind::Timeout) {
-            // More time would not help.
-            let exception = traceback::original(exception);
-            let known = known_failures::problem(&request.card, ran, &exception).and_then(|known| known.hint);
-            let first = "fix that error first; `--show-output` shows what the script does";
-            problem.hint =
-                known.or_else(|| older::hint(ran.interpreter, &exception)).or_else(|| Some(first.to_owned()));
-        }
-    }
-    (verdict, problem)
-}
-
-/// Ends a message as a sentence, so that another can follow it.
-fn end_sentence(message: &mut String) {
-    if !message.ends_with(['.', '!', '?', ':']) {
-        message.push('.');
-    }
-}
-
-/// Sizes that the script read back, with their lines.
-fn what_it_read(facts: &Facts) -> Option<String> {
-    facts.sizes_read().map(|sizes| format!("What it read: {sizes}."))
-}
-
-/// Likely reason why a run reached its time limit.
-fn waited_for(facts: &Facts) -> Option<String> {
-    if let Some(exception) = &facts.exception {
-        let exception = traceback::original(exception);
-        let said = traceback::summary(&exception.message);
-        let place = traceback::user_line(&exception.traceback)
-            .map(|place| format!(" at {place}"))
-            .unwrap_or_default();
-        return Some(format!(
-            "One of its processes had failed{place}, and the script did not end: {}: {said}",
-            exception.r#type
-        ));
-    }
-    let (place, count) = facts.repeated.as_ref()?;
-    Some(format!(
-        "Since its last step, {place} read values that only a GPU can compute {count} times or more; they were assumed, so a loop that waits for one of them may never end."
-    ))
-}
-
-/// Hydra's last line after an error in its configuration, and words of the line that tells the error.
-const HYDRA_ADVICE: &str = "Set the environment variable HYDRA_FULL_ERROR=1";
-const HYDRA_ERRORS: &[&str] = &["Could not ", "Error ", "Key '", "Missing ", "You must specify"];
-
-/// Last line of a script's output, or the line of an error that advice follows; `None` if it is empty.
-fn last_line(output: &str) -> Option<&str> {
-    let mut lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
-    let last = lines.next_back()?;
-    let told = last
-        .starts_with(HYDRA_ADVICE)
-        .then(|| lines.rfind(|line| HYDRA_ERRORS.iter().any(|words| line.contains(words))))
-        .flatten();
-    Some(told.unwrap_or(last))
+    let (verdict, problem) = judge(&Evidence::from_facts(request, facts, tested));
+    (verdict, problem.map(|problem| problem::with_details(request, facts, problem)))
 }
 
 /// Applies the rules.

@@ -33,14 +33,6 @@ fn check(evidence: &Evidence, verdict: Verdict, kind: Option<&str>) {
 }
 
 #[test]
-fn the_last_line_of_what_a_script_wrote_is_found() {
-    assert_eq!(last_line("usage: a\n a.py: error: no b\n\n"), Some("a.py: error: no b"));
-    assert_eq!(last_line(" \n"), None);
-    let hydra = "In 'config': Could not find 'launcher/a'\n\nAvailable options:\n\tbasic\n\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n";
-    assert_eq!(last_line(hydra), Some("In 'config': Could not find 'launcher/a'"));
-}
-
-#[test]
 fn an_option_is_advised_only_where_it_can_change_the_answer() {
     let timed_out = |steps_done| Evidence { steps_done, ..plain(Ended::TimedOut) };
     let unfinished = |more_time_helps| Evidence {
