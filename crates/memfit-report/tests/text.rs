@@ -78,7 +78,7 @@ fn remedies_that_runs_refuted_are_named_though_they_are_not_shown() {
     let mut report = oom();
     let peak = report.peak;
     let refuted = |card| ExplainFix {
-        fits: Some(false),
+        enough: Some(false),
         card,
         proof: Some(FixProof { verdict: Verdict::Oom, steps: 1, peak }),
         ..report.fixes[2].clone()

@@ -79,7 +79,6 @@ const ALLOWED_FIELDS: [&str; 35] = [
     "lever",
     "saves",
     "label",
-    "fits",
     "card",
     "leaks",
     "category",

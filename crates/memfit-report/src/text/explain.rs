@@ -265,7 +265,7 @@ pub(super) fn fixes(
             .as_ref()
             .and_then(&left)
             .map(|left| format!("barely enough: a run with it left {}", size(left)));
-        let enough = match (fix.fits, fix.evidence) {
+        let enough = match (fix.enough, fix.evidence) {
             (Some(true), Proof::Run) => tight.as_deref().unwrap_or("enough: confirmed by a run"),
             (Some(true), Proof::Replayed | Proof::Modelled) => "enough for this request",
             // The sentence about the run follows.
@@ -299,7 +299,7 @@ pub(super) fn fixes(
                 head += part;
             }
         }
-        let style = if fix.fits == Some(true) { GOOD } else { ADVICE };
+        let style = if fix.enough == Some(true) { GOOD } else { ADVICE };
         if head.chars().count() + 5 <= canvas.columns() {
             let _ = writeln!(out, "  {} {}", paint(style, &format!("{}.", index + 1)), paint(BOLD, &head));
         } else {
@@ -312,7 +312,7 @@ pub(super) fn fixes(
         if let Some(proof) = fix.proof.as_ref().filter(|proof| !is_told(proof)) {
             out.push_str(&canvas.wrapped("     ", DIM, &proven(proof)));
         }
-        let in_full = index == 0 || fix.fits == Some(true);
+        let in_full = index == 0 || fix.enough == Some(true);
         for (line, changed) in fix.edit.iter().filter(|_| in_full).flat_map(|edit| places(&edit.diff)) {
             let file = fix.edit.as_ref().map_or("", |edit| &edit.file);
             let place = canvas.shortened(&format!("{}:{line}", from_here(file)), canvas.columns() - 6);
@@ -333,7 +333,7 @@ pub(super) fn fixes(
 
 /// The memory that a run on a larger GPU used.
 fn larger(fixes: &[ExplainFix]) -> String {
-    let confirmed = fixes.iter().filter(|fix| fix.card.is_some() && fix.fits == Some(true));
+    let confirmed = fixes.iter().filter(|fix| fix.card.is_some() && fix.enough == Some(true));
     let used = confirmed.filter_map(|fix| fix.proof).map(|proof| proof.peak.device_upper).next();
     used.map_or_else(String::new, |bytes| format!("; a run on a larger GPU used at most {}", size(bytes)))
 }
@@ -494,7 +494,7 @@ mod tests {
             label: Label::Exact,
             how: "offload; a run with it ended with RuntimeError: view".to_owned(),
             evidence: Proof::Modelled,
-            fits: None,
+            enough: None,
             environment,
             edit: None,
             card: None,
@@ -534,7 +534,7 @@ mod tests {
             label: Label::Exact,
             how: "checkpoint".to_owned(),
             evidence: Proof::Run,
-            fits: Some(true),
+            enough: Some(true),
             environment: None,
             edit: None,
             card: None,

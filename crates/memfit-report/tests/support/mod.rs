@@ -152,13 +152,13 @@ pub(crate) fn oom() -> RunReport {
 
 /// Remedies: one proven by a run with a change of a file, one proven by arithmetic, one that is not enough.
 fn fixes(peak: Peak) -> Vec<ExplainFix> {
-    let fix = |lever: Lever, saves, how: &str, fits| ExplainFix {
+    let fix = |lever: Lever, saves, how: &str, enough| ExplainFix {
         lever,
         saves,
         label: lever.label(),
         how: how.to_owned(),
         evidence: Proof::Modelled,
-        fits,
+        enough,
         environment: None,
         edit: None,
         card: None,
