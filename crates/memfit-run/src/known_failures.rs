@@ -1,6 +1,5 @@
-//! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
-//! extension that was never built, a module that is not installed, a
-//! missing terminal.
+//! Failures of scripts with a known reason and remedy: missing kernels, GPUs, extensions, modules, a terminal,
+//! answers on standard input, keys of services, environments of Gymnasium.
 
 use memfit_report::wire::{Exception, Problem, ProblemKind};
 use memfit_vocabulary::installed_path;
@@ -15,7 +14,7 @@ pub(crate) struct Ran<'a> {
     pub(crate) torch: Option<&'a str>,
     /// Path of the interpreter.
     pub(crate) interpreter: Option<&'a str>,
-    /// What memfit was asked to replace, and what it could.
+    /// Options for synthetic data and weights, and what they could replace.
     pub(crate) given: Given<'a>,
 }
 
@@ -70,10 +69,10 @@ fn kernels_hint(processor: &str) -> String {
         // 8.6.
         "PyTorch's builds for ARM support fewer GPUs than those for x86-64"
     } else {
-        "a build for an older CUDA release supports older GPUs"
+        "install a build for an older CUDA release, which supports older GPUs"
     };
     format!(
-        "`torch.cuda.get_arch_list()` lists the architectures that it was built for; {builds}, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
+        "`torch.cuda.get_arch_list()` lists the architectures that it was built for; {builds}. If you build the extension yourself, set `TORCH_CUDA_ARCH_LIST`"
     )
 }
 
@@ -99,9 +98,9 @@ fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
     let said = traceback::summary(&exception.message);
     let has = if *count == 1 { "1 GPU, `cuda:0`".to_owned() } else { format!("{count} GPUs") };
     let chooses = if said.contains(NONE_VISIBLE) {
-        "the script, or its configuration, may set `CUDA_VISIBLE_DEVICES` to `0`"
+        "set `CUDA_VISIBLE_DEVICES` to `0` where the script or its configuration sets it"
     } else {
-        "an option of the script's may choose `cuda:0`"
+        "choose `cuda:0` with the script's own options"
     };
     Some(Problem {
         kind: ProblemKind::Exception,
@@ -109,7 +108,10 @@ fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
             "The script uses a GPU{place} that this run does not have: {}: {said}",
             exception.r#type
         ),
-        hint: Some(format!("this run has {has}; `--gpu {}:N` gives it N of them, or {chooses}", device.id)),
+        hint: Some(format!(
+            "this run has {has}. Give it N of them with `--gpu {}:N`, or {chooses}",
+            device.id
+        )),
     })
 }
 
@@ -160,7 +162,7 @@ fn is_part_of_importer(module: &str, exception: &Exception) -> bool {
     !package.is_empty() && module.strip_prefix(package).is_some_and(|rest| rest.starts_with('_'))
 }
 
-/// The dynamic linker's words about a name that a library expects of another.
+/// The dynamic linker's message about a name that a library expects of another.
 const NO_SYMBOL: &str = "undefined symbol: ";
 /// Parts of the mangled names of PyTorch's own functions.
 const TORCH_NAMES: &[&str] = &["N3c10", "N5torch", "N2at", "NK3c10", "NK5torch", "NK2at"];
@@ -332,7 +334,7 @@ fn without_answer(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Words of Weights & Biases where it has no key, and is not told to work without one.
+/// Messages of Weights & Biases without a key, unless it is set to work offline.
 const NO_KEY: &[&str] = &["wandb login", "WANDB_API_KEY", "api_key not configured"];
 
 fn without_key(exception: &Exception) -> Option<Problem> {
@@ -376,13 +378,13 @@ fn without_environment(interpreter: Option<&str>, exception: &Exception) -> Opti
         return Some(Problem {
             kind: ProblemKind::ModuleMissing,
             message: format!("The script asks for an environment{place} that needs another package: {said}"),
-            hint: Some(format!("`{python} -m pip install …` of what it names")),
+            hint: Some(format!("install what the message names: `{python} -m pip install …`")),
         });
     }
     let package = if ATARI.iter().any(|part| said.contains(part)) {
-        format!("Atari's games are in `{python} -m pip install '{library}[atari]'`")
+        format!("install Atari's games: `{python} -m pip install '{library}[atari]'`")
     } else {
-        "the script's requirements may name the package that has it".to_owned()
+        "install the package that registers it; the script's requirements may name it".to_owned()
     };
     let last =
         if library == "gym" { "; today's environments register with `gymnasium`, its successor" } else { "" };

@@ -127,7 +127,7 @@ pub struct Outcome {
     lower: Option<Facts>,
     /// Findings of further runs with other values.
     tested: Tested,
-    /// What did not run in those runs.
+    /// Statements that did not run in those runs.
     further: FurtherRuns,
     /// Reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,

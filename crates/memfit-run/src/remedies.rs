@@ -191,7 +191,7 @@ pub(crate) fn prove(
             fix.apply = Apply::ByHand(Some(failure(exception)));
         }
         if let (Verdict::Fits, Apply::Card(_)) = (verdict, &fix.apply) {
-            // What was known when memory ran out was less.
+            // The run shows the whole need; the failed one only that up to its end.
             let used = size(facts.peak().device_upper);
             fix.how = format!("a GPU with {used} or more (`memfit gpus` lists all)");
         }
