@@ -35,7 +35,7 @@ fn a_run_that_fits() {
 fn a_fit_that_leaves_little_is_doubted() {
     let mut report = fits();
     let left =
-        |report: &RunReport| plain(report, 120, true).contains("note: only 940 MiB of the GPU are left.");
+        |report: &RunReport| plain(report, 120, true).contains("note: only 940 MiB of the GPU is left.");
     assert!(!left(&report));
     report.peak.device_upper = report.device.capacity - (940 << 20);
     assert!(left(&report), "{}", plain(&report, 120, true));

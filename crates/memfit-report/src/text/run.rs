@@ -447,7 +447,7 @@ fn warnings(report: &RunReport) -> Vec<String> {
         );
     }
     if let Some(left) = little_left(report.peak.device_upper, Some(report.device.capacity)) {
-        warnings.push(format!("only {} of the GPU are left. {CLOSE_FIT}", size(left)));
+        warnings.push(format!("only {} of the GPU is left. {CLOSE_FIT}", size(left)));
     }
     warnings
 }
