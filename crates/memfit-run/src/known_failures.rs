@@ -1,5 +1,5 @@
-//! Failures of scripts with a known reason and remedy: missing kernels, GPUs, extensions, modules, a terminal,
-//! answers on standard input, keys of services, environments of Gymnasium.
+//! Failures of scripts with a known reason and remedy: missing kernels, GPUs, extensions, modules, a
+//! terminal, answers on standard input, keys of services, environments of Gymnasium.
 
 use memfit_report::wire::{Exception, Problem, ProblemKind};
 use memfit_vocabulary::installed_path;

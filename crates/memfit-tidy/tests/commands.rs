@@ -7,8 +7,8 @@ const VERBS: &[&str] = &["memfit run ", "memfit plan ", "memfit shrink "];
 /// How the interpreter is chosen, whatever the GPU is: nothing to type.
 const INTERPRETER: &str = "memfit run -- python";
 
-/// Commands in a line that have a script and no GPU. Those with an ellipsis show only a part, and those with a
-/// placeholder may get the GPU from it.
+/// Commands in a line that have a script and no GPU. Those with an ellipsis show only a part, and those with
+/// a placeholder may get the GPU from it.
 fn without_gpu(line: &str) -> Vec<&str> {
     let starts = VERBS.iter().flat_map(|verb| line.match_indices(verb).map(|(start, _)| start));
     let commands = starts.map(|start| line[start..].split('`').next().unwrap_or_default());
