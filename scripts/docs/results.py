@@ -38,6 +38,7 @@ PLAIN = {
     "Origin": "str",
     "Phase": "str",
     "Proof": "str",
+    "ProblemKind": "str",
     "CategoryBytes": "dict[str, int]",
     "Bound": "str",
     "Parallel": "dict[str, Any]",

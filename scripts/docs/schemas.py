@@ -29,8 +29,9 @@ PLAIN: dict[str, dict[str, Any]] = {
     "i32": INTEGER,
     "i64": INTEGER,
     "f64": NUMBER,
-    # Levers may be added without a new number.
+    # Levers and kinds of problems may be added without a new number.
     "Lever": STRING,
+    "ProblemKind": STRING,
     "Value": {"type": ["boolean", "integer", "string", "array", "object"]},
     # Rows of the catalogue and of calibrations, whose files state their fields.
     "Calibration": OBJECT,

@@ -58,8 +58,8 @@ def test_the_readme_has_the_pages_figures() -> None:
     assert f"of {reserved[3]} published peaks, {spread(reserved)}" in readme
     inside = device[9].split(" of ")[0]
     assert (
-        f"of {device[3]} published figures, {inside} are inside memfit's interval, {device[8]} are higher "
-        f"than its estimate; the median error is {device[4]}"
+        f"memfit's interval contains {inside} of {device[3]} published figures, and its estimate is below "
+        f"{device[8]} of them; the median error is {device[4]}"
     ) in readme
     for guide in ("docs/run.md", "docs/virtual-device.md"):
         assert (

@@ -30,7 +30,7 @@ def test_the_first_fix_is_proven_by_a_second_run(too_big: tuple[Run, Path]) -> N
     report = too_big[0].report
     assert (too_big[0].status, report["verdict"], report["cause"]) == (1, "oom", "too-big")
     first = report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == ("checkpointing", "run", True)
+    assert (first["lever"], first["evidence"], first["enough"]) == ("checkpointing", "run", True)
     proof = first["proof"]
     assert (proof["verdict"], proof["steps"]) == ("fits", 3)
     assert proof["peak"]["device_upper"] < report["device"]["capacity"]
@@ -63,7 +63,7 @@ def test_a_setting_is_proven_through_the_environment() -> None:
     report = broken("setting_that_hurts", env=settings).report
     assert report["cause"] == "setting-that-hurts"
     first = report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == ("drop-setting", "run", True), first
+    assert (first["lever"], first["evidence"], first["enough"]) == ("drop-setting", "run", True), first
 
 
 def test_no_prove_runs_nothing_again() -> None:
@@ -80,7 +80,7 @@ def test_the_remedy_for_workers_on_the_gpu_is_confirmed_by_a_run() -> None:
     report = broken("outside", "--steps", "0").report
     assert (report["verdict"], report["cause"]) == ("oom", "outside")
     first = report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == ("cpu-only-workers", "run", True), first
+    assert (first["lever"], first["evidence"], first["enough"]) == ("cpu-only-workers", "run", True), first
     change = "+    loader = DataLoader(Rows(), batch_size=32, num_workers=0)"
     assert change in first["edit"]["diff"].splitlines()
     assert first["proof"]["verdict"] == "fits"
@@ -91,7 +91,7 @@ def test_a_process_that_is_spoken_with_is_not_waited_for() -> None:
     report = broken("other_processes", "--steps", "0").report
     assert (report["verdict"], report["cause"]) == ("oom", "other-processes")
     [fix] = [fix for fix in report["fixes"] if fix["lever"] == "end-other-process"]
-    assert (fix["fits"], fix["edit"], fix["evidence"]) == (True, None, "modelled"), fix
+    assert (fix["enough"], fix["edit"], fix["evidence"]) == (True, None, "modelled"), fix
     assert "the script may communicate with `helper` while it runs" in fix["how"]
 
 
@@ -166,7 +166,7 @@ def test_a_run_that_completes_confirms_a_remedy_under_the_same_assumptions(tmp_p
     )
     answer = invoke([*CARD, "--steps", "0", "--", sys.executable, str(script)])
     first = answer.report["fixes"][0]
-    assert (first["lever"], first["evidence"], first["fits"]) == ("keep-on-cpu", "run", True), first
+    assert (first["lever"], first["evidence"], first["enough"]) == ("keep-on-cpu", "run", True), first
     assert (first["proof"]["verdict"], first["proof"]["steps"]) == ("fits", 40)
     assert answer.stderr.count("running again with keep-on-cpu") == 1, answer.stderr
     assert "running again with a GPU" not in answer.stderr
@@ -192,4 +192,4 @@ def test_a_remedy_that_a_run_disproved_is_not_called_enough(tmp_path: Path) -> N
     assert (report["verdict"], report["cause"]) == ("oom", "too-big"), answer.stderr
     tried = [fix for fix in report["fixes"] if fix["proof"]]
     assert "activation-offload" in {fix["lever"] for fix in tried}, report["fixes"]
-    assert all((fix["proof"]["verdict"], fix["fits"]) == ("oom", False) for fix in tried), tried
+    assert all((fix["proof"]["verdict"], fix["enough"]) == ("oom", False) for fix in tried), tried

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,17 @@ def test_levers_are_applied_to_all_optimizers(lever: str) -> None:
         else:
             assert not isinstance(optimizer.state[group["params"][0]]["exp_avg"], torch.Tensor)
     step.close()
+
+
+def test_an_optimizer_of_another_model_is_warned_about(model: nn.Module) -> None:
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="none of the model's parameters"):
+        memfit.Step(model, other, entropy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memfit.Step(model, own, entropy)
+        memfit.Step(model, [own, other], entropy)
 
 
 def test_invalid_combinations_of_optimizers_are_refused(model: nn.Module) -> None:

@@ -105,13 +105,17 @@ def test_keywords_take_precedence_over_the_plan_and_conflicts_are_named(tmp_path
         step.close()
     for levers, text in [
         ({"fused-optimizer": True, "foreach-off": True}, "cannot be combined"),
-        ({"quantized-base": "8-bit"}, "needs `lora`"),
-        ({"checkpoint": "blocks"}, "not a lever that memfit knows"),
+        ({"quantized-base": "8-bit"}, "^`quantized-base` needs `lora`\nhint: add what is needed"),
+        ({"checkpoint": "blocks"}, "not a lever that memfit knows\nhint: there is `checkpointing`"),
+        ({"nothing": 1}, "not a lever that memfit knows\nhint: docs/training.md lists all levers"),
     ]:
         with pytest.raises(ValueError, match=text):
             begin(levers=levers)
-    with pytest.raises(RuntimeError, match=r"no module `layers.7`"):
+    # A hint is about what was given: the argument, or a plan.
+    with pytest.raises(RuntimeError, match=r"no module `layers.7`\nhint: .* leave it out of `levers=`"):
         begin(levers={"checkpointing": ["layers.7"]})
+    with pytest.raises(RuntimeError, match=r"no module `layers.7`\nhint: leave it out of the plan"):
+        begin(plan={"lever": [{"name": "checkpointing", "value": ["layers.7"]}]})
     with pytest.raises(ValueError, match="gradient is freed"):
         begin(levers={"optimizer-in-backward": True}, clip_grad_norm=1.0)
 

@@ -247,7 +247,7 @@ def test_a_remedy_that_depends_on_such_a_number_is_not_proven(use: str, proven: 
     assert report["verdict"] == "oom"
     (card,) = [fix for fix in report["fixes"] if fix["lever"] == "larger-gpu"]
     assert card["proof"]["verdict"] == ("fits" if proven else "unknown")
-    assert (card["evidence"] == "run", card["fits"]) == (proven, True if proven else None)
+    assert (card["evidence"] == "run", card["enough"]) == (proven, True if proven else None)
 
 
 REPEATED = """

@@ -18,7 +18,7 @@
 use memfit_channel::message::Training;
 use memfit_devices::{Bytes, ComputeCapability, Device};
 use memfit_recording::Track;
-use memfit_report::wire::{CardEvidence, Peak, Problem, RunReport, Verdict};
+use memfit_report::wire::{CardEvidence, Peak, Problem, ProblemKind, RunReport, Verdict};
 use memfit_run::{
     Card, Changes, Console, Ended, Outcome, Progress, Rehearsal, Replayed, Request, RunError, report,
 };
@@ -38,8 +38,6 @@ const UNMEASURED_SPREAD_DIVISOR: u64 = 4;
 /// Number of architectures that may fail, while none succeeds, before the script is assumed to fail
 /// everywhere.
 const MAX_FAILED: usize = 2;
-/// The kind of failure that is due to the GPU and not to the script.
-pub(crate) const NO_KERNELS: &str = "no-kernels-for-card";
 
 /// The verdict on one GPU.
 #[derive(Clone, Debug)]
@@ -160,7 +158,9 @@ impl Judge {
                 return Ok(None);
             }
             let problem = report.problem.clone();
-            failures += usize::from(problem.as_ref().is_some_and(|problem| problem.kind != NO_KERNELS));
+            failures += usize::from(
+                problem.as_ref().is_some_and(|problem| problem.kind != ProblemKind::NoKernelsForCard),
+            );
             if failures >= MAX_FAILED {
                 return Ok(problem);
             }

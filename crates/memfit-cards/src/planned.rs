@@ -73,9 +73,7 @@ pub fn apply_plan(row: &mut CardRow, plan: PlanReport, launches: bool) {
             row.headroom = Some(row.capacity as i64 - chosen.peak.device_upper as i64);
             (row.step_ms_estimate, row.step_ms_low, row.step_ms_high) =
                 (chosen.step_ms_estimate, chosen.step_ms_low, chosen.step_ms_high);
-            if let Some(verb) = row.command.get_mut(1) {
-                "plan".clone_into(verb);
-            }
+            row.command = row.plan_command();
             row.chosen = Some(chosen);
         }
         (Some(PlanVerdict::DoesNotFit), _) if row.verdict == CardVerdict::DoesNotFit => {

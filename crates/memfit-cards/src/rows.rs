@@ -1,9 +1,9 @@
 //! Rows of the table: verdict, speed, price, and the command that tries the GPU.
 
 use memfit_devices::ComputeCapability;
-use memfit_report::wire::{CardPrice, CardRow, CardVerdict, PricedWork, RunReport, Verdict};
+use memfit_report::wire::{CardPrice, CardRow, CardVerdict, PricedWork, ProblemKind, RunReport, Verdict};
 
-use crate::judge::{Judged, NO_KERNELS};
+use crate::judge::Judged;
 use crate::prices::Prices;
 use crate::workload::Workload;
 
@@ -65,7 +65,7 @@ pub fn row(
 /// Reason why a report has no verdict, or the assumptions of its verdict.
 fn note(report: &RunReport, capability: ComputeCapability) -> Option<String> {
     let problem = report.problem.as_ref()?;
-    if problem.kind == NO_KERNELS {
+    if problem.kind == ProblemKind::NoKernelsForCard {
         let torch =
             report.torch.as_deref().map_or("this PyTorch".to_owned(), |torch| format!("PyTorch {torch}"));
         return Some(format!(

@@ -124,7 +124,7 @@ fn notes(base: &Measurement, head: &Measurement) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use memfit_report::wire::Peak;
+    use memfit_report::wire::{Peak, ProblemKind};
 
     use super::*;
     use crate::MaxGrowth;
@@ -211,7 +211,7 @@ mod tests {
         let row = compare(comparison, None, &measured(1000));
         assert_eq!((row.verdict, row.growth, row.base), (CiVerdict::New, None, None));
         assert!(row.head.is_some_and(|head| head.fits));
-        let problem = Problem { kind: "x".into(), message: "y".into(), hint: None };
+        let problem = Problem { kind: ProblemKind::Io, message: "y".into(), hint: None };
         let row = failed(comparison, problem);
         assert_eq!((row.verdict, row.head), (CiVerdict::Failed, None));
         assert_eq!(row.command, script.command);

@@ -237,6 +237,7 @@ pub(crate) struct RunArgs {
 #[command(
     args_override_self = true,
     after_help = "Examples:
+  memfit explain train.log
   memfit explain snapshot.pickle
   memfit explain run.memfit --format json
   memfit explain snapshot.pickle --capacity 24GiB"

@@ -101,7 +101,7 @@ fn problem(error: &CliError) -> Problem {
 fn brief_problem(error: &CliError) -> Problem {
     let hints = error.hints();
     Problem {
-        kind: error.kind().to_owned(),
+        kind: error.kind(),
         message: error.to_string(),
         hint: (!hints.is_empty()).then(|| hints.join("; ")),
     }

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use memfit_allocator::{RestoreError, SettingsError};
+use memfit_container::ContainerError;
 use memfit_devices::CatalogueError;
 use memfit_explain::{ExplainError, NoMatchingBlocks};
 use memfit_recording::OpenError;
+use memfit_report::wire::ProblemKind;
 use memfit_run::RunError;
 
 /// Errors with advice.
@@ -272,7 +274,7 @@ pub enum CliError {
     CiForLocal,
     /// Nothing can run in a container.
     #[error(transparent)]
-    Container(#[from] memfit_container::ContainerError),
+    Container(#[from] ContainerError),
     /// A commit could not be checked out.
     #[error(transparent)]
     Checkout(#[from] memfit_run::CheckoutError),
@@ -306,25 +308,47 @@ impl CliError {
     }
 
     /// A stable name for programs.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> ProblemKind {
         match self {
             Self::Run(error) => error.kind(),
-            Self::Container(error) => error.kind(),
-            Self::Rule(_) => "unknown-rule",
-            Self::NothingToCheck { .. } => "nothing-to-check",
-            Self::Server(_) => "server",
-            Self::Prices(_) => "prices",
-            Self::NoGpu => "no-gpu-named",
-            Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::UnknownCard { .. } => "unknown-gpu",
-            Self::Catalogue(_) => "catalogue",
-            Self::Arguments(_)
+            Self::Container(error) => match error {
+                ContainerError::NoEngine => ProblemKind::NoContainerEngine,
+                ContainerError::EngineFailed { .. } | ContainerError::NotStarted { .. } => {
+                    ProblemKind::ContainerEngineFailed
+                }
+                ContainerError::NoImage { .. } => ProblemKind::NoContainerImage,
+                ContainerError::SystemFolder { .. } => ProblemKind::SystemFolder,
+                _ => ProblemKind::Io,
+            },
+            Self::Prices(_) => ProblemKind::Prices,
+            Self::NoGpu => ProblemKind::NoGpuNamed,
+            Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::UnknownCard { .. } => {
+                ProblemKind::UnknownGpu
+            }
+            Self::Catalogue(_) => ProblemKind::Catalogue,
+            Self::Checkout(_) => ProblemKind::Checkout,
+            Self::Baseline { .. } => ProblemKind::Baseline,
+            Self::ForeignSource { .. } => ProblemKind::ForeignSource,
+            Self::NothingToCalibrate => ProblemKind::NoLocalGpu,
+            Self::NotCalibrated { .. } | Self::BrokenCalibration { .. } => ProblemKind::Calibration,
+            Self::NoHome => ProblemKind::NoHome,
+            Self::Settings { .. }
+            | Self::UnknownSetting { .. }
+            | Self::NoCiSettings
+            | Self::CiSettings { .. } => ProblemKind::Settings,
+            Self::Plan(_) => ProblemKind::Plan,
+            Self::NothingToPlan { .. } => ProblemKind::NothingToPlan,
+            Self::NothingToShrink { .. } => ProblemKind::NothingToShrink,
+            Self::PlanUnsettled(_) => ProblemKind::NumberReadBack,
+            Self::Rule(_)
+            | Self::NothingToCheck { .. }
+            | Self::Arguments(_)
             | Self::NoCardLeft
             | Self::CardWithCount { .. }
             | Self::CardsOfLocal
             | Self::UnknownEpoch
             | Self::MemoryOfLocal
             | Self::AllocConf(_)
-            | Self::Explain(ExplainError::NoSuchDevice { .. })
             | Self::NoRankThere { .. }
             | Self::NoMatchingBlocks(_)
             | Self::UnknownOutputFormat { .. }
@@ -337,31 +361,21 @@ impl CliError {
             | Self::LoaderForLocal
             | Self::ShrinkForLocal
             | Self::CiForLocal
-            | Self::OutputExists { .. } => "usage",
-            Self::Checkout(_) => "checkout",
-            Self::Baseline { .. } => "baseline",
-            Self::ForeignSource { .. } => "foreign-source",
-            Self::NothingToCalibrate => "no-local-gpu",
-            Self::Measuring { .. } => "measuring",
-            Self::NotCalibrated { .. } => "not-calibrated",
-            Self::BrokenCalibration { .. } => "calibration",
-            Self::NoHome => "no-home",
-            Self::Settings { .. }
-            | Self::UnknownSetting { .. }
-            | Self::NoCiSettings
-            | Self::CiSettings { .. } => "settings",
-            Self::Check(_) | Self::Io { .. } | Self::Output(_) | Self::Json(_) => "io",
-            Self::Plan(_) => "plan",
-            Self::NothingToPlan { .. } => "nothing-to-plan",
-            Self::NothingToShrink { .. } => "nothing-to-shrink",
-            Self::PlanUnsettled(_) => "number-read-back",
-            Self::Unopenable { .. } => "unreadable",
-            Self::OnlyTexts { .. } => "only-texts",
-            Self::NothingToReplay { .. } => "nothing-to-replay",
-            Self::Explain(_) => "replay",
-            Self::NothingToShow { .. } => "nothing-to-show",
-            Self::Serve(_) | Self::Listen { .. } => "serve",
-            Self::Data(_) => "images",
+            | Self::OutputExists { .. } => ProblemKind::Usage,
+            Self::Check(_)
+            | Self::Io { .. }
+            | Self::Output(_)
+            | Self::Json(_)
+            | Self::Server(_)
+            | Self::Measuring { .. }
+            | Self::Unopenable { .. }
+            | Self::OnlyTexts { .. }
+            | Self::NothingToReplay { .. }
+            | Self::Explain(_)
+            | Self::NothingToShow { .. }
+            | Self::Serve(_)
+            | Self::Listen { .. }
+            | Self::Data(_) => ProblemKind::Io,
         }
     }
 }

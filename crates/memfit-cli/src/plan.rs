@@ -15,7 +15,7 @@ use memfit_channel::Planned;
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
 use memfit_report::text::Growth;
-use memfit_report::wire::{AtPeak, Coverage, Problem, RunReport, SmallestCard, Verdict};
+use memfit_report::wire::{AtPeak, Coverage, Problem, ProblemKind, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
 use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Remark, Training};
 
@@ -425,7 +425,7 @@ fn busy(report: &RunReport) -> Busy {
 fn doubt(room: Room, report: &RunReport) -> Option<String> {
     let problem =
         report.problem.as_ref().filter(|_| room == Room::Budget && report.verdict == Verdict::Unknown)?;
-    let tight = ["size-read-back", "unmodelled-call"].contains(&problem.kind.as_str());
+    let tight = matches!(problem.kind, ProblemKind::SizeReadBack | ProblemKind::UnmodelledCall);
     tight.then(|| {
         let hint = problem.hint.as_deref().map(|hint| format!(" ({hint})")).unwrap_or_default();
         format!("{}{hint}", lower(problem.message.trim_end_matches('.')))

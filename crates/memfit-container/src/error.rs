@@ -52,17 +52,6 @@ pub enum ContainerError {
 }
 
 impl ContainerError {
-    /// Stable name.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::NoEngine => "no-container-engine",
-            Self::EngineFailed { .. } | Self::NotStarted { .. } => "container-engine-failed",
-            Self::NoImage { .. } => "no-container-image",
-            Self::SystemFolder { .. } => "system-folder",
-            Self::Start { .. } => "io",
-        }
-    }
-
     /// Advice for the user, one sentence each.
     pub fn hints(&self) -> Vec<String> {
         match self {

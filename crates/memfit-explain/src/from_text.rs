@@ -282,8 +282,8 @@ fn explain_gpu(text: &OomText) -> Explanation {
     explanation
 }
 
-/// What a message cannot say, and how to learn it.
-const TO_RECORD: &str = "an error message does not say which tensors held the memory, or whether memory grew. For that, `memfit explain` needs a recording: `memfit run -o run.memfit -- python train.py` makes one without a GPU; on a GPU, call `torch.cuda.memory._record_memory_history()` at the start and `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` where the error is caught";
+/// Limits of a message, and how to record more.
+const TO_RECORD: &str = "an error message does not say which tensors held the memory, or whether memory grew. For that, `memfit explain` needs a recording: `memfit run --gpu NAME -o run.memfit -- python train.py` makes one without a GPU; on a GPU, call `torch.cuda.memory._record_memory_history()` at the start and `torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")` where the error is caught";
 
 /// Says what was refused, of a message without figures.
 const fn reported_by(kind: OomKind) -> Option<&'static str> {

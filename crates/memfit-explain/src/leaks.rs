@@ -242,8 +242,8 @@ const MIN_ROUND_SHARE: (usize, usize) = (3, 5);
 /// Number of forward passes with live blocks that suffice with the smaller share: of two networks that are
 /// called in turn, one may leave them.
 const MANY_ROUNDS: usize = 16;
-/// Minimum number of steps with live blocks if only every so many steps leave some: a picture each 50 steps,
-/// a copy of the weights each epoch.
+/// Minimum number of steps with live blocks if only some steps, at regular intervals, leave some: a picture
+/// each 50 steps, a copy of the weights each epoch.
 const MIN_INTERVALS: usize = 5;
 /// Maximum length of an interval between such steps, in medians of the intervals.
 const INTERVAL_FACTOR: usize = 3;

@@ -62,7 +62,7 @@ pub(crate) struct Operation {
 /// Precision of an operation under autocast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cast {
-    /// That of its inputs, or unknown.
+    /// That of its inputs, or an unknown one.
     #[default]
     Input,
     /// 16 bits: convolutions and matrix products.

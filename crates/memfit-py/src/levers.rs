@@ -31,13 +31,16 @@ fn find_lever(name: &str) -> PyResult<Lever> {
     Lever::from_name(name).ok_or_else(|| {
         let close = Lever::ALL.iter().map(|lever| lever.name()).filter(|other| alike(other, name));
         let close: Vec<String> = close.map(|other| format!("`{other}`")).collect();
-        let hint =
-            if close.is_empty() { String::new() } else { format!("\nhint: there is {}", close.join(", ")) };
-        PyValueError::new_err(format!("`{name}` is not a lever that memfit knows{hint}"))
+        let hint = match close.as_slice() {
+            [] => "docs/training.md lists all levers".to_owned(),
+            close => format!("there is {}", close.join(", ")),
+        };
+        PyValueError::new_err(format!("`{name}` is not a lever that memfit knows\nhint: {hint}"))
     })
 }
 
-/// Returns `true` if two names share a word.
+/// Returns `true` if two names share a word, or the beginning of one: `checkpoint`, `checkpointing`.
 fn alike(one: &str, other: &str) -> bool {
-    one.split('-').any(|word| word.len() > 2 && other.split(['-', '_']).any(|part| part == word))
+    let share = |word: &str, part: &str| word == part || part.len() > 3 && word.starts_with(part);
+    one.split('-').any(|word| word.len() > 2 && other.split(['-', '_']).any(|part| share(word, part)))
 }

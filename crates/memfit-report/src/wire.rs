@@ -13,6 +13,7 @@ mod doctor;
 mod explain;
 mod gpus;
 mod plan;
+mod problem;
 mod replay;
 mod rules;
 mod run;
@@ -40,6 +41,7 @@ pub use plan::{
     PatchNumbers, PlanLever, PlanLimit, PlanPatch, PlanRank, PlanReport, PlanRun, PlanVerdict, RejectedLever,
     SmallestCard,
 };
+pub use problem::ProblemKind;
 pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{

@@ -5,15 +5,15 @@
 mod support;
 
 use memfit_devices::{
-    Bytes, CalibratedCard, CalibratedLink, CalibratedWith, Calibration, Catalogue, Gap, Interval,
+    Bytes, CalibratedCard, CalibratedLink, CalibratedWith, Calibration, Catalogue, Gap, Interval, Origin,
     OutsideParts, Spread,
 };
 use memfit_report::remarks::Note;
 use memfit_report::text::{self, Canvas};
 use memfit_report::wire::{
     CalibrateReport, CardKind, Check, CodeLine, Coverage, DoctorReport, ExplainFix, ExplainReport, FixProof,
-    Health, NotRun, OutsideModules, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom, WatchedProcess,
-    WatchedRun, schema,
+    Health, NotRun, OutsideModules, OutsidePart, RunReport, Verdict, WatchReport, WatchedCard, WatchedOom,
+    WatchedProcess, WatchedRun, schema,
 };
 use memfit_vocabulary::{Phase, Remark};
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
@@ -32,6 +32,38 @@ fn a_run_that_fits() {
 }
 
 #[test]
+fn a_fit_that_leaves_little_is_doubted() {
+    let mut report = fits();
+    let left =
+        |report: &RunReport| plain(report, 120, true).contains("note: only 940 MiB of the GPU is left.");
+    assert!(!left(&report));
+    report.peak.device_upper = report.device.capacity - (940 << 20);
+    assert!(left(&report), "{}", plain(&report, 120, true));
+}
+
+#[test]
+fn what_a_run_holds_beside_its_segments_need_not_be_another_process() {
+    let told = |kind: CardKind, origin: Origin| {
+        let mut report = fits();
+        report.device.kind = kind;
+        report.outside.other_processes = 314 << 20;
+        report.outside_parts.push(OutsidePart {
+            name: "other_processes".to_owned(),
+            low: 314 << 20,
+            typical: 314 << 20,
+            high: 314 << 20,
+            origin,
+            source: String::new(),
+        });
+        let text = plain(&report, 120, true);
+        (text.contains("other memory 314 MiB"), text.contains("other processes 314 MiB"))
+    };
+    assert_eq!(told(CardKind::Virtual, Origin::Counted), (true, false));
+    assert_eq!(told(CardKind::Virtual, Origin::Stated), (false, true));
+    assert_eq!(told(CardKind::Real, Origin::Counted), (false, true));
+}
+
+#[test]
 fn an_explanation_of_each_cause() {
     let canvas = Canvas { width: 100, unicode: true };
     for report in support::explained::each() {
@@ -46,7 +78,7 @@ fn remedies_that_runs_refuted_are_named_though_they_are_not_shown() {
     let mut report = oom();
     let peak = report.peak;
     let refuted = |card| ExplainFix {
-        fits: Some(false),
+        enough: Some(false),
         card,
         proof: Some(FixProof { verdict: Verdict::Oom, steps: 1, peak }),
         ..report.fixes[2].clone()

@@ -5,17 +5,17 @@ use memfit_report::wire::Exception;
 use crate::stand_ins::{self, Given, StandIn};
 use crate::traceback;
 
-/// Python's words about a file that is not there.
+/// Python's message about a file that is not there.
 const NO_FILE: &str = "[Errno 2] No such file or directory: '";
-/// torchvision's words about a data set without files.
+/// torchvision's message about a data set without files.
 const NO_DATA_SET: &str = "Dataset not found";
-/// Words of transformers and diffusers about a model whose folder has a configuration, but no weights.
+/// Messages of transformers and diffusers about a model whose folder has a configuration, but no weights.
 const NO_WEIGHTS: &[&str] = &["not appear to have a file named", "Error no file named"];
-/// PyTorch's words about a data set without samples.
+/// PyTorch's message about a data set without samples.
 const NO_SAMPLES: &str = "num_samples=0";
-/// Types of errors with which a data set's own code tells that its files are missing.
+/// Types of errors that a data set's own code raises if its files are missing.
 pub(crate) const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
-/// Calls in an `assert` that a file or a folder is there.
+/// Calls in an `assert` that check if a file or a folder exists.
 pub(crate) const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
@@ -31,13 +31,13 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
     match stand_ins::unused(given, exception) {
         Some(StandIn::Weights) if is_file => {
             return Some(
-                "put the file there; or, if it has weights alone, `--synthetic-weights`, which replaces it by zeros in the shapes of the model that loads it"
+                "put the file there; or, if it contains only weights, use `--synthetic-weights`, which replaces them with zeros in the shapes of the model that loads them"
                     .to_owned(),
             );
         }
         Some(StandIn::Weights) if NO_WEIGHTS.iter().any(|words| exception.message.contains(words)) => {
             return Some(
-                "put the model's weights beside its configuration; or `--synthetic-weights`, which takes their shapes from the configuration"
+                "put the model's weights beside its configuration; or use `--synthetic-weights`, which takes their shapes from the configuration"
                     .to_owned(),
             );
         }
@@ -48,7 +48,7 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
                 || raised_in_torchvision(exception) =>
         {
             return Some(
-                "put the data set there; or `--synthetic-data`, which generates samples for the data sets of torchvision and timm"
+                "put the data set there; or use `--synthetic-data`, which generates samples for the data sets of torchvision and timm"
                     .to_owned(),
             );
         }
@@ -88,15 +88,16 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
     if let Some(folder) = traceback::user_folders(&exception.traceback).find(|each| each.join(path).exists())
         && !path.starts_with('/')
     {
-        return Some(format!("the file is there for a script that runs in `{}`", folder.display()));
+        return Some(format!(
+            "run the command in `{}`: the path is relative, and the file is there",
+            folder.display()
+        ));
     }
     let (_, source) = traceback::raising_source(&exception.traceback)?;
     let (folder, _) = path.trim_end_matches('/').rsplit_once('/').filter(|(folder, _)| !folder.is_empty())?;
     let creates = is_file && CREATES.iter().any(|part| source.contains(part));
     (creates && !is_folder(folder)).then(|| {
-        format!(
-            "the script writes into a folder that is not there: `mkdir -p {folder}` in its working folder"
-        )
+        format!("create the folder that the script writes into: `mkdir -p {folder}` in its working folder")
     })
 }
 
@@ -121,7 +122,7 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
     })
 }
 
-/// Words with which a script tells that a file is not there.
+/// Parts of messages of a script that does not find a file.
 const TOLD_ABSENT: &[&str] =
     &["not found", "not exist", "n't exist", "no such", "no checkpoint", "missing", "cannot find"];
 
@@ -142,14 +143,14 @@ fn looked_for_weights(exception: &Exception) -> Option<&str> {
         .find(|word| stand_ins::WEIGHT_FILES.iter().any(|end| word.ends_with(end) && word.len() > end.len()))
 }
 
-/// Returns `true` if code of torchvision's data sets itself told that something is wrong with their files.
+/// Returns `true` if torchvision's own data sets raised the error: something is wrong with their files.
 fn raised_in_torchvision(exception: &Exception) -> bool {
     exception.r#type == "RuntimeError"
         && traceback::raising_file(&exception.traceback)
             .is_some_and(|file| file.contains(stand_ins::STANDARD))
 }
 
-/// The hub's words about a name that no repository can have.
+/// The hub's message about a name that no repository can have.
 const NO_REPOSITORY: &str = "Repo id must be in the form";
 
 /// Path of a folder that a library took for a repository's name, as there is no such folder.
@@ -160,7 +161,7 @@ fn no_folder(message: &str) -> Option<&str> {
     path.starts_with(['/', '.', '~']).then_some(path)
 }
 
-/// An absolute path that is a folder is not what is missing.
+/// Returns `true` for an absolute path of a folder that exists, which is then not what is missing.
 fn is_folder(path: &str) -> bool {
     path.starts_with('/') && std::path::Path::new(path).is_dir()
 }

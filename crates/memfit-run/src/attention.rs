@@ -1,6 +1,6 @@
 //! Attention of another package that is not installed: what does without it.
 
-use memfit_report::wire::{Exception, Problem};
+use memfit_report::wire::{Exception, Problem, ProblemKind};
 
 use crate::traceback;
 
@@ -30,7 +30,7 @@ pub(crate) fn problem(interpreter: Option<&str>, exception: &Exception) -> Optio
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     let which = interpreter.unwrap_or("the interpreter that ran the script");
     Some(Problem {
-        kind: "module-missing".to_owned(),
+        kind: ProblemKind::ModuleMissing,
         message: format!(
             "The script asks{place} for the attention of `{package}`, which {which} does not have."
         ),

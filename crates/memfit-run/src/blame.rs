@@ -32,8 +32,8 @@ const CHANGES: &[Remark] = &[
     Remark::FilesKept,
 ];
 
-/// Returns `true` if one of memfit's stand-ins told what it lacks: nothing else is to be blamed, or to be
-/// given.
+/// Returns `true` if one of memfit's replacements raised the error because it lacks something. No other cause
+/// and no other replacement need be named.
 pub(crate) fn is_refusal(exception: &Exception) -> bool {
     exception.message.starts_with(MESSAGE_PREFIX)
 }
@@ -42,7 +42,7 @@ pub(crate) fn is_refusal(exception: &Exception) -> bool {
 pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) -> (String, bool) {
     let said = Some(summary(&exception.message)).filter(|said| !said.is_empty());
     let place = user_line(&exception.traceback);
-    // The source of a line is told with its own place.
+    // If the source of a line is quoted, its place follows it.
     let at =
         place.as_ref().filter(|_| said.is_some()).map(|place| format!(" at {place}")).unwrap_or_default();
     let failed = match (said, raising_source(&exception.traceback)) {

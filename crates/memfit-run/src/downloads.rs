@@ -1,6 +1,6 @@
 //! Downloads from a host that this machine cannot reach, and what replaces them.
 
-use memfit_report::wire::{Exception, Problem};
+use memfit_report::wire::{Exception, Problem, ProblemKind};
 
 use crate::stand_ins::{self, Given, StandIn};
 use crate::{output, traceback};
@@ -14,7 +14,7 @@ pub(crate) fn problem(given: Given<'_>, exception: &Exception) -> Option<Problem
     let place =
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     Some(Problem {
-        kind: "no-network".to_owned(),
+        kind: ProblemKind::NoNetwork,
         message: format!(
             "The script downloads something{place}, and this machine cannot reach it: {}: {said}",
             exception.r#type

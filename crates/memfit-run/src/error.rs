@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use memfit_channel::ChannelError;
 use memfit_recording::RecordingError;
+use memfit_report::wire::ProblemKind;
 
 use crate::releases::tested_releases;
 
@@ -146,24 +147,24 @@ impl RunError {
         move |source| Self::Io { what, path, source }
     }
 
-    /// A stable name for programs.
-    pub fn kind(&self) -> &'static str {
+    /// The kind of problem, for a report.
+    pub fn kind(&self) -> ProblemKind {
         match self {
-            Self::NoSuchRank { .. } | Self::LoneRankOfLocal => "usage",
-            Self::NoLocalGpu => "no-local-gpu",
-            Self::CommandNotFound { .. } => "command-not-found",
-            Self::ScriptNotFound { .. } => "script-not-found",
-            Self::UnsupportedSystem { .. } => "unsupported-system",
-            Self::BrokenPython { .. } => "broken-python",
-            Self::OldPython { .. } => "old-python",
-            Self::MuslPython { .. } => "musl",
-            Self::OldTorch { .. } => "old-torch",
-            Self::NoTorch { .. } => "no-torch",
-            Self::CpuOnlyTorch { .. } => "cpu-only-torch",
-            Self::LibraryNotFound { .. } => "library-not-found",
-            Self::Io { .. } | Self::Channel(_) | Self::Recording { .. } | Self::Json(_) => "io",
-            Self::Start { .. } => "start",
-            Self::Interrupted => "interrupted",
+            Self::NoSuchRank { .. } | Self::LoneRankOfLocal => ProblemKind::Usage,
+            Self::NoLocalGpu => ProblemKind::NoLocalGpu,
+            Self::CommandNotFound { .. } => ProblemKind::CommandNotFound,
+            Self::ScriptNotFound { .. } => ProblemKind::ScriptNotFound,
+            Self::UnsupportedSystem { .. } => ProblemKind::UnsupportedSystem,
+            Self::BrokenPython { .. } => ProblemKind::BrokenPython,
+            Self::OldPython { .. } => ProblemKind::OldPython,
+            Self::MuslPython { .. } => ProblemKind::Musl,
+            Self::OldTorch { .. } => ProblemKind::OldTorch,
+            Self::NoTorch { .. } => ProblemKind::NoTorch,
+            Self::CpuOnlyTorch { .. } => ProblemKind::CpuOnlyTorch,
+            Self::LibraryNotFound { .. } => ProblemKind::LibraryNotFound,
+            Self::Io { .. } | Self::Channel(_) | Self::Recording { .. } | Self::Json(_) => ProblemKind::Io,
+            Self::Start { .. } => ProblemKind::Start,
+            Self::Interrupted => ProblemKind::Interrupted,
         }
     }
 

@@ -1,6 +1,6 @@
 //! `torch.hub.load` without the repository that it loads: what to clone, and where `torch.hub` looks for it.
 
-use memfit_report::wire::{Exception, Problem};
+use memfit_report::wire::{Exception, Problem, ProblemKind};
 
 use crate::stand_ins::Given;
 use crate::traceback;
@@ -21,7 +21,7 @@ pub(crate) fn problem(given: Given<'_>, exception: &Exception) -> Option<Problem
         let folder = rest.split(')').next().unwrap_or_default();
         let replaced = if given.weights { "" } else { ", which `--synthetic-weights` replaces" };
         (
-            "no-network",
+            ProblemKind::NoNetwork,
             format!(
                 "`torch.hub.load`{place} downloads a repository from GitHub, which this machine cannot reach, and `{folder}` does not have it."
             ),
@@ -33,7 +33,7 @@ pub(crate) fn problem(given: Given<'_>, exception: &Exception) -> Option<Problem
         let path = said.split('\'').nth(1)?;
         let folder = path.strip_suffix(ENTRY_POINTS)?.trim_end_matches('/');
         (
-            "exception",
+            ProblemKind::Exception,
             format!(
                 "`torch.hub.load`{place} looks for `{ENTRY_POINTS}` in `{folder}`, which does not have it."
             ),
@@ -43,7 +43,7 @@ pub(crate) fn problem(given: Given<'_>, exception: &Exception) -> Option<Problem
         )
     } else if exception.r#type == "ValueError" && last_frame(&exception.traceback).contains(PARSER) {
         (
-            "exception",
+            ProblemKind::Exception,
             format!(
                 "`torch.hub.load`{place} takes its first argument for `owner/name` on GitHub: ValueError: {said}"
             ),
@@ -52,7 +52,7 @@ pub(crate) fn problem(given: Given<'_>, exception: &Exception) -> Option<Problem
     } else {
         return None;
     };
-    Some(Problem { kind: kind.to_owned(), message, hint: Some(hint) })
+    Some(Problem { kind, message, hint: Some(hint) })
 }
 
 /// Line of the innermost frame of a traceback.
@@ -78,7 +78,7 @@ mod tests {
         let message = "It looks like there is no internet connection and the repo could not be found in the cache \
                        (/root/.cache/torch/hub) (raised from urllib.error.URLError: <urlopen error x>)";
         let problem = found("RuntimeError", message, "_parse_repo_info").unwrap();
-        assert_eq!(problem.kind, "no-network");
+        assert_eq!(problem.kind, ProblemKind::NoNetwork);
         assert!(problem.message.contains("/x/train.py:2 in <module>"), "{}", problem.message);
         let hint = problem.hint.unwrap();
         assert!(hint.contains("`/root/.cache/torch/hub/OWNER_NAME_main`"), "{hint}");

@@ -1,8 +1,7 @@
-//! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
-//! extension that was never built, a module that is not installed, a
-//! missing terminal.
+//! Failures of scripts with a known reason and remedy: missing kernels, GPUs, extensions, modules, a
+//! terminal, answers on standard input, keys of services, environments of Gymnasium.
 
-use memfit_report::wire::{Exception, Problem};
+use memfit_report::wire::{Exception, Problem, ProblemKind};
 use memfit_vocabulary::installed_path;
 
 use crate::stand_ins::Given;
@@ -15,7 +14,7 @@ pub(crate) struct Ran<'a> {
     pub(crate) torch: Option<&'a str>,
     /// Path of the interpreter.
     pub(crate) interpreter: Option<&'a str>,
-    /// What memfit was asked to replace, and what it could.
+    /// Options for synthetic data and weights, and what they could replace.
     pub(crate) given: Given<'a>,
 }
 
@@ -55,7 +54,7 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
         Card::Local(_) => "this GPU".to_owned(),
     };
     Some(Problem {
-        kind: "no-kernels-for-card".to_owned(),
+        kind: ProblemKind::NoKernelsForCard,
         message: format!(
             "{torch}, or an extension of it, has no kernels for {card}: it would fail in the same way on the real one."
         ),
@@ -70,10 +69,10 @@ fn kernels_hint(processor: &str) -> String {
         // 8.6.
         "PyTorch's builds for ARM support fewer GPUs than those for x86-64"
     } else {
-        "a build for an older CUDA release supports older GPUs"
+        "install a build for an older CUDA release, which supports older GPUs"
     };
     format!(
-        "`torch.cuda.get_arch_list()` lists the architectures that it was built for; {builds}, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
+        "`torch.cuda.get_arch_list()` lists the architectures that it was built for; {builds}. If you build the extension yourself, set `TORCH_CUDA_ARCH_LIST`"
     )
 }
 
@@ -99,17 +98,20 @@ fn without_device(card: &Card, exception: &Exception) -> Option<Problem> {
     let said = traceback::summary(&exception.message);
     let has = if *count == 1 { "1 GPU, `cuda:0`".to_owned() } else { format!("{count} GPUs") };
     let chooses = if said.contains(NONE_VISIBLE) {
-        "the script, or its configuration, may set `CUDA_VISIBLE_DEVICES` to `0`"
+        "set `CUDA_VISIBLE_DEVICES` to `0` where the script or its configuration sets it"
     } else {
-        "an option of the script's may choose `cuda:0`"
+        "choose `cuda:0` with the script's own options"
     };
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!(
             "The script uses a GPU{place} that this run does not have: {}: {said}",
             exception.r#type
         ),
-        hint: Some(format!("this run has {has}; `--gpu {}:N` gives it N of them, or {chooses}", device.id)),
+        hint: Some(format!(
+            "this run has {has}. Give it N of them with `--gpu {}:N`, or {chooses}",
+            device.id
+        )),
     })
 }
 
@@ -142,7 +144,7 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
         None => return None,
     };
     Some(Problem {
-        kind: "extension-not-built".to_owned(),
+        kind: ProblemKind::ExtensionNotBuilt,
         message,
         hint: Some(
             "build it as its project says, often `pip install -e . --no-build-isolation` with a CUDA toolkit (`nvcc`), which needs no GPU; or choose the project's implementation in plain PyTorch, where it has one"
@@ -160,7 +162,7 @@ fn is_part_of_importer(module: &str, exception: &Exception) -> bool {
     !package.is_empty() && module.strip_prefix(package).is_some_and(|rest| rest.starts_with('_'))
 }
 
-/// The dynamic linker's words about a name that a library expects of another.
+/// The dynamic linker's message about a name that a library expects of another.
 const NO_SYMBOL: &str = "undefined symbol: ";
 /// Parts of the mangled names of PyTorch's own functions.
 const TORCH_NAMES: &[&str] = &["N3c10", "N5torch", "N2at", "NK3c10", "NK5torch", "NK2at"];
@@ -177,7 +179,7 @@ fn built_for_another(ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
     let torch = ran.torch.map_or_else(|| "this one".to_owned(), |torch| format!("PyTorch {torch}"));
     let python = ran.interpreter.unwrap_or("python");
     Some(Problem {
-        kind: "extension-not-built".to_owned(),
+        kind: ProblemKind::ExtensionNotBuilt,
         message: format!(
             "The compiled part of {package} was built for another PyTorch than {torch}, and cannot be loaded: undefined symbol {symbol}"
         ),
@@ -195,7 +197,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
         return None;
     }
     let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
-    let kind = "module-missing".to_owned();
+    let kind = ProblemKind::ModuleMissing;
     let own = own_modules::remedy(module, &exception.traceback).or_else(|| older::hint_at_module(module));
     // Python names the first missing component: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
@@ -296,7 +298,7 @@ fn without_terminal(exception: &Exception) -> Option<Problem> {
     }
     let said = traceback::summary(&exception.message);
     Some(Problem {
-        kind: "no-terminal".to_owned(),
+        kind: ProblemKind::NoTerminal,
         message: format!(
             "The script asks for a terminal, and memfit runs scripts without one: {}: {said}",
             exception.r#type
@@ -321,7 +323,7 @@ fn without_answer(exception: &Exception) -> Option<Problem> {
     let place =
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!(
             "The script asks for an answer{place}, and its standard input had ended: EOFError: {NO_LINE}"
         ),
@@ -332,7 +334,7 @@ fn without_answer(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Words of Weights & Biases where it has no key, and is not told to work without one.
+/// Messages of Weights & Biases without a key, unless it is set to work offline.
 const NO_KEY: &[&str] = &["wandb login", "WANDB_API_KEY", "api_key not configured"];
 
 fn without_key(exception: &Exception) -> Option<Problem> {
@@ -345,7 +347,7 @@ fn without_key(exception: &Exception) -> Option<Problem> {
         traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     let said = traceback::summary(&exception.message);
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!("The script logs to Weights & Biases{place}, which has no key here: {said}"),
         hint: Some(
             "put `WANDB_MODE=offline` in front of the command: runs are then logged to a folder. If the script passes `mode=` to `wandb.init`, set that to `\"offline\"`"
@@ -374,20 +376,20 @@ fn without_environment(interpreter: Option<&str>, exception: &Exception) -> Opti
     if kind == "DependencyNotInstalled" {
         // Its message says what to install.
         return Some(Problem {
-            kind: "module-missing".to_owned(),
+            kind: ProblemKind::ModuleMissing,
             message: format!("The script asks for an environment{place} that needs another package: {said}"),
-            hint: Some(format!("`{python} -m pip install …` of what it names")),
+            hint: Some(format!("install what the message names: `{python} -m pip install …`")),
         });
     }
     let package = if ATARI.iter().any(|part| said.contains(part)) {
-        format!("Atari's games are in `{python} -m pip install '{library}[atari]'`")
+        format!("install Atari's games: `{python} -m pip install '{library}[atari]'`")
     } else {
-        "the script's requirements may name the package that has it".to_owned()
+        "install the package that registers it; the script's requirements may name it".to_owned()
     };
     let last =
         if library == "gym" { "; today's environments register with `gymnasium`, its successor" } else { "" };
     Some(Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: format!("The script asks for an environment{place} that is not installed here: {said}"),
         hint: Some(format!("{package}{last}")),
     })
@@ -410,7 +412,7 @@ mod tests {
             let found = problem(&card, ran, &exception);
             assert_eq!(found.is_some(), expected.is_some(), "{message}: {found:?}");
             if let (Some(found), Some((kind, word))) = (found, expected) {
-                assert_eq!(found.kind, kind, "{message}");
+                assert_eq!(found.kind.name(), kind, "{message}");
                 assert!(found.message.contains(word), "{}", found.message);
             }
         };
@@ -496,7 +498,7 @@ mod tests {
             unbuilt(&exception).map(|problem| problem.kind)
         };
         let package = "/v/lib/python3.11/site-packages/adam_atan2/adam_atan2.py";
-        assert_eq!(kind("adam_atan2_backend", package).as_deref(), Some("extension-not-built"));
+        assert_eq!(kind("adam_atan2_backend", package), Some(ProblemKind::ExtensionNotBuilt));
         assert_eq!(kind("einops", package), None);
         assert_eq!(kind("adam_atan2_backend", "/me/adam_atan2/train.py"), None);
     }

@@ -7,8 +7,8 @@
 //!
 //! [`Request`] is the input. [`environment`] and [`preflight`] find out whether the command can be started;
 //! `stage` sets up the run directory; `process` starts and ends processes; `watch` follows them; `facts`
-//! collects the outcome; `verdict` judges it; `remedies` tries changes that would have helped;
-//! [`report`](fn@report) converts everything to the wire type.
+//! collects the outcome; `verdict` judges it, and `problem` says why there is no answer; `remedies` tries
+//! changes that would have helped; [`report`](fn@report) converts everything to the wire type.
 
 mod absent;
 mod attention;
@@ -45,6 +45,7 @@ mod outside;
 mod overlaid;
 mod own_modules;
 pub mod preflight;
+mod problem;
 mod process;
 mod programs;
 mod progress;
@@ -126,7 +127,7 @@ pub struct Outcome {
     lower: Option<Facts>,
     /// Findings of further runs with other values.
     tested: Tested,
-    /// What did not run in those runs.
+    /// Statements that did not run in those runs.
     further: FurtherRuns,
     /// Reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,

@@ -18,11 +18,13 @@ const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 /// A position between the bounds of sizes: memory may have its peak there.
 pub(crate) const BETWEEN: f64 = 0.37;
 
-/// How often a condition at one place is inverted: first a few times, since a loop may wait for it.
+/// Number of times that a condition at one place is inverted at first; more would be too slow for a loop that
+/// waits for it.
 const FEW_TIMES: u32 = 3;
-/// If that needs more memory, each time may need more: then so often, ...
+/// Number of times in a second run, if the first needs more memory: each time may add some.
 const MANY_TIMES: u32 = 500;
-/// ... and, if that needs more still, so often, to tell a long loop from one that has no end.
+/// Number of times in a third run, if the second needs more than the first: it tells a long loop from an
+/// endless one.
 const MOST_TIMES: u32 = 1000;
 
 /// Effect of numbers that were read as zero, and of conditions on computed values.
@@ -47,7 +49,7 @@ pub(crate) enum Numbers {
     Unfinished,
 }
 
-/// Values with conditions inverted, each so many times.
+/// Values with conditions inverted, each this number of times.
 fn inverting(inverted: Inverted, times: u32) -> OtherValues {
     OtherValues { conditions: Some(inverted), times, ..OtherValues::default() }
 }

@@ -79,11 +79,11 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
     ),
     (
         "LR.__init__() got an unexpected keyword argument 'verbose'",
-        "schedulers no longer have the argument `verbose`",
+        "schedulers have no argument `verbose`: remove it",
     ),
     (
         "Plateau.__init__() got an unexpected keyword argument 'verbose'",
-        "schedulers no longer have the argument `verbose`",
+        "schedulers have no argument `verbose`: remove it",
     ),
 ];
 
@@ -111,8 +111,8 @@ const GONE_FROM_PYTHON: &[(&str, &str, &str)] = &[
 /// Python's messages about names that its standard library no longer has, the last release with them, and
 /// what takes their place.
 const GONE_FROM_STANDARD_LIBRARY: &[(&str, &str, &str)] = &[
-    ("module 'collections' has no attribute", "3.9", "`collections.abc` has them"),
-    ("from 'collections' (", "3.9", "`collections.abc` has them"),
+    ("module 'collections' has no attribute", "3.9", "import the names from `collections.abc`"),
+    ("from 'collections' (", "3.9", "import the names from `collections.abc`"),
     ("module 'fractions' has no attribute 'gcd'", "3.8", "`math.gcd` replaces it"),
     ("module 'inspect' has no attribute 'getargspec'", "3.10", "`inspect.getfullargspec` replaces it"),
     ("module 'time' has no attribute 'clock'", "3.7", "`time.perf_counter` replaces it"),
@@ -197,7 +197,7 @@ pub(crate) fn hint_at_release(gone: &Gone, exception: &Exception) -> String {
     format!("`{package}`{release} {lacks}: {asks}, which the script's requirements may state")
 }
 
-/// What replaced a module that PyTorch no longer has.
+/// Remedy for a module that PyTorch no longer has.
 pub(crate) fn hint_at_module(module: &str) -> Option<String> {
     let (_, now) = GONE_MODULES.iter().find(|(name, _)| *name == module)?;
     Some(format!("today's PyTorch has no `{module}`: {now}"))
@@ -218,7 +218,7 @@ fn gone_from_package(exception: &Exception) -> Option<String> {
     let package = module.split('.').next().unwrap_or(module);
     if module == "scipy.misc" && SCIPY_IMAGES.contains(&name) {
         return Some(format!(
-            "SciPy no longer has `{name}`, nor has any release for today's Python: Pillow and imageio have such functions"
+            "SciPy no longer has `{name}`, nor has any release for today's Python: use Pillow or imageio instead"
         ));
     }
     let is_installed = installed_path(path).is_some();

@@ -19,8 +19,9 @@ pub(crate) fn at_peak(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside 
     };
     let other_processes = match &facts.real {
         Some(real) => real.others(),
-        // Memory on the device that is not in this rank's segments: other processes, or direct `cudaMalloc`
-        // calls.
+        // Memory on the device that is not in this rank's segments: other processes, direct `cudaMalloc`
+        // calls, or an expandable segment that could not grow as much as was asked for. PyTorch maps its
+        // pages one by one, and gives back those that it got.
         None => peak.device.saturating_sub(peak.reserved + outside.total()),
     };
     Outside { other_processes, ..outside }
@@ -83,7 +84,9 @@ fn others(request: &Request, bytes: u64) -> OutsidePart {
                 Card::Virtual(device, _) if device.shares_host_memory() => {
                     "host memory of the run's processes, which the GPU shares"
                 }
-                _ => "memory of the run's processes other than the fullest one's segments",
+                _ => {
+                    "what else the run held at that moment: other processes, direct CUDA allocations, and segments that PyTorch began to grow and gave up when memory ran short"
+                }
             },
         ),
         Some(source) if request.other_processes_origin == Origin::Calibrated => {

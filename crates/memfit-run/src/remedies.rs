@@ -114,12 +114,12 @@ impl Diagnosis {
         let mut fixes: Vec<ExplainFix> = (self.explanation.fixes.iter().zip(&self.proofs))
             .map(|(fix, proof)| ExplainFix { proof: *proof, ..ExplainFix::from(fix.clone()) })
             .collect();
-        let only = fixes.iter().all(|fix| fix.card.is_some() || fix.fits == Some(false));
+        let only = fixes.iter().all(|fix| fix.card.is_some() || fix.enough == Some(false));
         let by_others = matches!(self.explanation.cause, Cause::OtherProcesses | Cause::Outside);
         let against_others =
             |fix: &ExplainFix| matches!(fix.lever, Lever::EndOtherProcess | Lever::CpuOnlyWorkers);
         let confirmed = |fix: &ExplainFix| fix.proof.is_some_and(|proof| proof.verdict == Verdict::Fits);
-        fixes.sort_by_key(|fix| match (fix.fits, confirmed(fix)) {
+        fixes.sort_by_key(|fix| match (fix.enough, confirmed(fix)) {
             (Some(_), _) if fix.card.is_some() && !only => 3,
             (Some(true), true) => 0,
             (Some(true), false) if by_others && against_others(fix) => 0,
@@ -191,7 +191,7 @@ pub(crate) fn prove(
             fix.apply = Apply::ByHand(Some(failure(exception)));
         }
         if let (Verdict::Fits, Apply::Card(_)) = (verdict, &fix.apply) {
-            // What was known when memory ran out was less.
+            // The run shows the whole need; the failed one only that up to its end.
             let used = size(facts.peak().device_upper);
             fix.how = format!("a GPU with {used} or more (`memfit gpus` lists all)");
         }
@@ -326,7 +326,7 @@ mod tests {
         );
         let last = &fixes[MAX_REMEDIES - 1];
         assert_eq!(
-            (last.lever, last.fits, last.proof),
+            (last.lever, last.enough, last.proof),
             (Lever::ExpandableSegments, Some(false), Some(refuted))
         );
     }
@@ -343,7 +343,7 @@ mod tests {
             let fixes = diagnosis.wire();
             let place = fixes.iter().position(|fix| fix.lever == Lever::ActivationOffload).unwrap();
             assert_eq!(fixes[place].proof.map(|proof| proof.verdict), Some(verdict));
-            (place, fixes[place].evidence, fixes[place].fits, diagnosis.trials().len())
+            (place, fixes[place].evidence, fixes[place].enough, diagnosis.trials().len())
         };
         assert_eq!(ended(Verdict::Fits), (0, Proof::Run, Some(true), 1));
         assert_eq!(ended(Verdict::Oom), (1, Proof::Run, Some(false), 1));
@@ -363,7 +363,7 @@ mod tests {
         let order: Vec<_> = Diagnosis::new(explained(Cause::PrivatePools, fixes))
             .wire()
             .iter()
-            .map(|fix| (fix.lever, fix.fits))
+            .map(|fix| (fix.lever, fix.enough))
             .collect();
         let expected = [
             (Lever::ByParts, Some(true)),

@@ -44,7 +44,7 @@ const GENERATION: &[&str] = &[
     "begin_suppress_tokens",
 ];
 
-/// What replaces a name that a package no longer has.
+/// Replacement for a name that a package no longer has.
 pub(crate) fn replacement(package: &str, name: &str) -> Option<&'static str> {
     RENAMED
         .iter()

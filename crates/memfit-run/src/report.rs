@@ -70,7 +70,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     }
 }
 
-/// What the run covered. A statement that ran in a further run is not missing.
+/// Coverage of the run. A statement that ran in a further run is not missing.
 fn coverage(outcome: &Outcome) -> Coverage {
     let mut coverage = outcome.facts.coverage();
     outcome.further.retain(&mut coverage.not_run);

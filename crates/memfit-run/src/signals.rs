@@ -31,7 +31,7 @@ pub(crate) fn is_crash(signal: i32) -> bool {
     CRASHES.contains(&signal)
 }
 
-/// What to do about a script that a signal ended; `on_virtual_gpu` if it had used one.
+/// Hint for a script that a signal ended; `on_virtual_gpu` is `true` if it had used a virtual GPU.
 pub(crate) fn hint(signal: i32, on_virtual_gpu: bool) -> Option<&'static str> {
     match signal {
         _ if is_crash(signal) && on_virtual_gpu => Some(

@@ -24,7 +24,7 @@ pub(crate) struct Given<'a> {
     pub(crate) downloads_weights: bool,
 }
 
-/// What an option has in place of a failed call.
+/// Replacement that an option has for a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StandIn {
     /// Weights: `--synthetic-weights`.
@@ -168,7 +168,7 @@ pub(crate) fn remedy(given: Given<'_>, stand_in: StandIn) -> String {
     match stand_in {
         StandIn::Weights => "`--synthetic-weights` replaces trained weights".to_owned(),
         StandIn::DataSet => "`--synthetic-data` replaces the data sets of torchvision and timm".to_owned(),
-        StandIn::Metric => "with `--synthetic-data` each result of a metric of `evaluate` is 0, which no memory depends on".to_owned(),
+        StandIn::Metric => "use `--synthetic-data`: each result of a metric of `evaluate` is then 0, which does not affect memory".to_owned(),
         StandIn::Rows => "describe a row, by the names that the script reads, and memfit generates rows: `--synthetic-data='{text:256:str,label:int64<2}'`".to_owned(),
         StandIn::Samples => {
             let whose = given.data_set.map(|name| format!(" of `{name}`")).unwrap_or_default();

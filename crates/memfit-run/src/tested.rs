@@ -1,4 +1,4 @@
-//! What further runs found about values that only a GPU can compute.
+//! Findings of further runs about values that only a GPU can compute.
 
 use memfit_channel::{OtherValues, ValuePolicy};
 

@@ -36,21 +36,15 @@ use std::time::Duration;
 
 use memfit_report::remarks::Stake;
 use memfit_report::text::size;
-use memfit_report::wire::{Problem, Verdict};
+use memfit_report::wire::{Problem, ProblemKind, Verdict};
 
-use crate::absent;
-use crate::blame;
-use crate::facts::{Facts, LAUNCHERS, OomFacts, may_affect_memory};
-use crate::known_failures::{self, Ran};
+use crate::facts::{Facts, OomFacts, may_affect_memory};
 use crate::numbers::Numbers;
-use crate::older;
-use crate::output;
+use crate::problem;
 use crate::request::Request;
-use crate::signals::{self, signal_name};
+use crate::signals::signal_name;
 use crate::sizes::Sizes;
-use crate::stand_ins::Given;
 use crate::tested::{OtherSizes, Tested};
-use crate::traceback;
 use crate::watch::Ended;
 
 /// Reciprocal of the share of the device that must stay free for a doubt to be ignored.
@@ -59,7 +53,7 @@ const DOUBT_DIVISOR: u64 = 10;
 const TIME_FACTOR: u32 = 5;
 const EXTRA_TIME: Duration = Duration::from_mins(1);
 
-/// What to do where other values may change the verdict.
+/// Hint if other values may change the verdict.
 const OTHER_VALUES: &str =
     "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
 
@@ -196,161 +190,15 @@ pub(crate) fn depends_on_sizes(request: &Request, facts: &Facts, tested: Tested)
     tested.sizes == OtherSizes::Untried
         && has_size_read_back(facts)
         && !request.card.is_local()
-        && judge_run(request, facts, tested).1.is_some_and(|problem| problem.kind == "size-read-back")
+        && judge_run(request, facts, tested)
+            .1
+            .is_some_and(|problem| problem.kind == ProblemKind::SizeReadBack)
 }
 
 /// Judges a run; gives a reason unless the verdict is obvious.
 pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Verdict, Option<Problem>) {
-    let evidence = Evidence::from_facts(request, facts, tested);
-    let (verdict, mut problem) = judge(&evidence);
-    let ran = Ran {
-        torch: facts.torch.as_deref(),
-        interpreter: facts.interpreter.as_deref(),
-        given: Given {
-            data: request.synthetic.data.is_some(),
-            described: request.synthetic.data.as_ref().is_some_and(|data| !data.fields.is_empty()),
-            weights: request.synthetic.weights,
-            data_set: facts.cause.data_set.as_deref(),
-            downloads_weights: facts.cause.weights.is_some(),
-        },
-    };
-    if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
-        && problem.kind == "exception"
-    {
-        let exception = traceback::original(exception);
-        if let Some(line) = output::line_before_launcher(&facts.last_output)
-            && exception.r#type.ends_with(LAUNCHERS)
-        {
-            let message =
-                format!("A process of the launcher ended with an error status. Its last line is: {line}");
-            return (verdict, self::problem("exit", &message, older::hint_of_usage(line)));
-        }
-        if let Some(known) = known_failures::problem(&request.card, ran, &exception) {
-            return (verdict, Some(known));
-        }
-        let (message, caused) = blame::sentence(request, facts, &exception);
-        problem.message = message;
-        if !caused {
-            problem.hint = older::hint(ran.interpreter, &exception)
-                .or_else(|| absent::hint(ran.given, &exception))
-                .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, &exception)));
-            if let (None, Some(line)) = (&problem.hint, output::network_failure(&facts.last_output)) {
-                end_sentence(&mut problem.message);
-                problem.message += " Before it, a download had failed: ";
-                problem.message += line;
-                let hint = "download the file on a machine with a network, and copy it to the path that the script reads";
-                problem.hint = Some(hint.to_owned());
-            } else if let (None, Some(host)) = (&problem.hint, &facts.cause.unreached) {
-                end_sentence(&mut problem.message);
-                for part in [" Before it, the host `", host, "` could not be reached"] {
-                    problem.message.push_str(part);
-                }
-                let hint = "if that is the cause: download the file on a machine with a network, and copy it to the path that the script reads";
-                problem.hint = Some(hint.to_owned());
-            } else if problem.hint.is_none() {
-                problem.hint = absent::hint_at_file(&exception);
-            }
-        }
-        if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
-            end_sentence(&mut problem.message);
-            problem.message.push_str(
-                " It took no step and ended with status 0: it caught this error, or a process that it had started failed",
-            );
-        }
-        if caused {
-            "exception-after-change".clone_into(&mut problem.kind);
-            let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
-            let samples = facts.cause.sampled && request.synthetic.data.is_some();
-            let real = if samples && !blame::is_refusal(&exception) {
-                "put a few real samples where the script looks for them, and leave out `--synthetic-data`; or "
-            } else {
-                ""
-            };
-            problem.hint = Some(format!(
-                "{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}"
-            ));
-        }
-    }
-    if let Some(problem) = &mut problem {
-        let stopped_at = || facts.stopped_at.as_ref().map(|place| format!("It was at {place}."));
-        let read = match problem.kind.as_str() {
-            "timeout" => waited_for(facts).or_else(stopped_at),
-            "signal" | "interrupted" => stopped_at(),
-            "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
-            "number-read-back" => {
-                let lines = facts.lines_read().map(|lines| format!("They are read at {lines}."));
-                lines.or_else(|| what_it_read(facts))
-            }
-            "size-read-back" | "size-unbounded" => what_it_read(facts),
-            _ => None,
-        };
-        problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
-        if let Ended::Signalled(signal) = facts.ended
-            && problem.kind == "signal"
-        {
-            let on_virtual_gpu = facts.used_gpu() && !request.card.is_local();
-            problem.hint = signals::hint(signal, on_virtual_gpu).map(str::to_owned);
-        }
-        if problem.kind == "timeout" && facts.exception.is_none() && facts.repeated.is_some() {
-            let hint = "more time is unlikely to help: let that loop take a fixed number of iterations (as a solver with a fixed step size does), or `--gpu local`, which computes these values";
-            problem.hint = Some(hint.to_owned());
-        }
-        if let Some(exception) = facts.exception.as_ref().filter(|_| problem.kind == "timeout") {
-            // More time would not help.
-            let exception = traceback::original(exception);
-            let known = known_failures::problem(&request.card, ran, &exception).and_then(|known| known.hint);
-            let first = "fix that error first; `--show-output` shows what the script does";
-            problem.hint =
-                known.or_else(|| older::hint(ran.interpreter, &exception)).or_else(|| Some(first.to_owned()));
-        }
-    }
-    (verdict, problem)
-}
-
-/// Ends a message as a sentence, so that another can follow it.
-fn end_sentence(message: &mut String) {
-    if !message.ends_with(['.', '!', '?', ':']) {
-        message.push('.');
-    }
-}
-
-/// Sizes that the script read back, with their lines.
-fn what_it_read(facts: &Facts) -> Option<String> {
-    facts.sizes_read().map(|sizes| format!("What it read: {sizes}."))
-}
-
-/// Likely reason why a run reached its time limit.
-fn waited_for(facts: &Facts) -> Option<String> {
-    if let Some(exception) = &facts.exception {
-        let exception = traceback::original(exception);
-        let said = traceback::summary(&exception.message);
-        let place = traceback::user_line(&exception.traceback)
-            .map(|place| format!(" at {place}"))
-            .unwrap_or_default();
-        return Some(format!(
-            "One of its processes had failed{place}, and the script did not end: {}: {said}",
-            exception.r#type
-        ));
-    }
-    let (place, count) = facts.repeated.as_ref()?;
-    Some(format!(
-        "Since its last step, {place} read values that only a GPU can compute {count} times or more; they were assumed, so a loop that waits for one of them may never end."
-    ))
-}
-
-/// Hydra's last line after an error in its configuration, and words of the line that tells the error.
-const HYDRA_ADVICE: &str = "Set the environment variable HYDRA_FULL_ERROR=1";
-const HYDRA_ERRORS: &[&str] = &["Could not ", "Error ", "Key '", "Missing ", "You must specify"];
-
-/// Last line of a script's output, or the line of an error that advice follows; `None` if it is empty.
-fn last_line(output: &str) -> Option<&str> {
-    let mut lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
-    let last = lines.next_back()?;
-    let told = last
-        .starts_with(HYDRA_ADVICE)
-        .then(|| lines.rfind(|line| HYDRA_ERRORS.iter().any(|words| line.contains(words))))
-        .flatten();
-    Some(told.unwrap_or(last))
+    let (verdict, problem) = judge(&Evidence::from_facts(request, facts, tested));
+    (verdict, problem.map(|problem| problem::with_details(request, facts, problem)))
 }
 
 /// Applies the rules.
@@ -377,23 +225,23 @@ fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             return (Verdict::Oom, None);
         }
         let message = "It ran out of memory with the values that were assumed for numbers that only a GPU can compute, but not with other values.";
-        return (Verdict::Unknown, problem("number-read-back", message, Some(OTHER_VALUES)));
+        return (Verdict::Unknown, problem(ProblemKind::NumberReadBack, message, Some(OTHER_VALUES)));
     }
     let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
     let hint = "`--sizes 0.3` assumes sizes at 0.3 of the way from their lower to their upper bound; `--gpu local` measures on a real GPU";
-    (Verdict::Unknown, problem("size-read-back", message, Some(hint)))
+    (Verdict::Unknown, problem(ProblemKind::SizeReadBack, message, Some(hint)))
 }
 
 fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if evidence.stepless {
         let message = "It ended before every rank had completed a step, so gradients and optimizer state were not all allocated.";
         let hint = "allow more time with `--timeout`; `--show-output` shows what it does";
-        return (Verdict::Unknown, problem("no-step", message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::NoStep, message, Some(hint)));
     }
     if evidence.held {
         let message = "It ended before an optimizer step under the plan was complete: the plan makes the script's batches smaller, and its loop ran too few of them for one step. Optimizer state was not allocated.";
         let hint = "give the script more batches in an epoch or more epochs, or take a plan with fewer micro-batches in a step";
-        return (Verdict::Unknown, problem("no-step", message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::NoStep, message, Some(hint)));
     }
     if evidence.unmet > 0 {
         // The allocator rounds sizes up and leaves gaps.
@@ -404,12 +252,12 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
                 size(evidence.unmet)
             );
             let hint = "`--steps 2` or more decides";
-            return (Verdict::Unknown, problem("single-step", &message, Some(hint)));
+            return (Verdict::Unknown, problem(ProblemKind::SingleStep, &message, Some(hint)));
         }
     }
     if evidence.sizes.unbounded && !evidence.chosen {
         let message = "It fits with the assumed sizes, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
-        return (Verdict::Unknown, problem("size-unbounded", message, Some(OTHER_VALUES)));
+        return (Verdict::Unknown, problem(ProblemKind::SizeUnbounded, message, Some(OTHER_VALUES)));
     }
     let depends = match evidence.tested.numbers {
         Numbers::Decisive => Some("but with other values it allocates different amounts."),
@@ -434,7 +282,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             }
             _ => OTHER_VALUES,
         };
-        return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::NumberReadBack, &message, Some(hint)));
     }
     let reads_sizes = evidence.sizes.bounded && evidence.tested.sizes != OtherSizes::Inert;
     if evidence.is_tight() && reads_sizes && !evidence.chosen {
@@ -444,14 +292,14 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones."
         };
         let hint = "a smaller batch, or a GPU with more memory, makes the verdict certain; `--sizes 1` gives it for the assumed sizes";
-        return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::SizeReadBack, message, Some(hint)));
     }
     if let Some(call) = evidence.refused.as_ref().filter(|_| evidence.is_tight()) {
         let message = format!(
             "It fits with little to spare, but the script called `{call}`, which the virtual device does not model."
         );
         let hint = "a smaller batch, or a GPU with more memory, makes the verdict certain";
-        return (Verdict::Unknown, problem("unmodelled-call", &message, Some(hint)));
+        return (Verdict::Unknown, problem(ProblemKind::UnmodelledCall, &message, Some(hint)));
     }
     (Verdict::Fits, None)
 }
@@ -459,9 +307,9 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 /// Reason why a run has no answer; `None` if it has one.
 fn no_answer(evidence: &Evidence) -> Option<Problem> {
     match evidence.ended {
-        Ended::Interrupted => problem("interrupted", "The run was interrupted.", None),
+        Ended::Interrupted => problem(ProblemKind::Interrupted, "The run was interrupted.", None),
         Ended::TimedOut => problem(
-            "timeout",
+            ProblemKind::Timeout,
             "The script did not complete its steps in time.",
             Some(if evidence.steps_done == 0 {
                 "allow more time with `--timeout`; `--show-output` shows what it does"
@@ -470,21 +318,21 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
             }),
         ),
         Ended::Signalled(signal) => {
-            problem("signal", &format!("The script was killed by {}.", signal_name(signal)), None)
+            problem(ProblemKind::Signal, &format!("The script was killed by {}.", signal_name(signal)), None)
         }
-        _ if evidence.exception => problem("exception", "The script itself failed.", None),
+        _ if evidence.exception => problem(ProblemKind::Exception, "The script itself failed.", None),
         Ended::Exited(code) if code != 0 => {
-            problem("exit", &format!("The script ended with status {code}."), None)
+            problem(ProblemKind::Exit, &format!("The script ended with status {code}."), None)
         }
         Ended::Exited(_) if !evidence.watched && !evidence.used_gpu => problem(
-            "not-watched",
+            ProblemKind::NotWatched,
             "The script ran but could not be watched: none of its Python processes loaded memfit's probe.",
             Some(
                 "`python -I`, `-E` and `-S` ignore the environment variables that load the probe: run it without them",
             ),
         ),
         Ended::Exited(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => problem(
-            "no-gpu-use",
+            ProblemKind::NoGpuUse,
             "The script ran but never used the GPU.",
             Some(
                 "move the model to `cuda`; if the script chooses the device itself, let it ask `torch.cuda.is_available()` in the process that trains",
@@ -495,8 +343,8 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "every caller needs an `Option`")]
-fn problem(kind: &str, message: &str, hint: Option<&str>) -> Option<Problem> {
-    Some(Problem { kind: kind.to_owned(), message: message.to_owned(), hint: hint.map(str::to_owned) })
+fn problem(kind: ProblemKind, message: &str, hint: Option<&str>) -> Option<Problem> {
+    Some(Problem { kind, message: message.to_owned(), hint: hint.map(str::to_owned) })
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl RealCard {
         self.counted.map_or(self.grown, |(own, _)| own)
     }
 
-    /// What other programs used at that peak.
+    /// Memory of other programs at that peak.
     pub(crate) fn others(&self) -> u64 {
         self.counted.map_or(self.before.used, |(_, others)| others)
     }

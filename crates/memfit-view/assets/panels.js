@@ -66,12 +66,19 @@ function drawEvidence(app, { text, stack = [] }) {
   return el("li", {}, ...prose(text), stack.length ? [" ", codeLine(app, stack[0])] : null, stack[0]?.text ? el("pre", {}, stack[0].text.trim()) : null);
 }
 
-function drawFix({ lever, saves, label, how, evidence, fits, environment, edit }) {
+/** Only a run shows what follows the request that failed. */
+function drawEnough(evidence) {
+  return evidence === "run"
+    ? el("span.badge.exact", { title: "a run with it fits" }, "enough")
+    : el("span.badge.exact", { title: "the recorded run would have continued, and may fail later" }, "enough for this request");
+}
+
+function drawFix({ lever, saves, label, how, evidence, enough, environment, edit }) {
   return el("li", {},
     el("strong", {}, words(lever)),
     saves > 0 ? [" ", el("span.saves", {}, `saves ${size(saves)}`)] : null,
-    fits === true ? el("span.badge.exact", { title: "the recorded run would have continued" }, "fits") : null,
-    fits === false ? el("span.badge.quiet", { title: "not sufficient alone" }, "not enough alone") : null,
+    enough === true ? drawEnough(evidence) : null,
+    enough === false ? el("span.badge.quiet", { title: "not sufficient alone" }, "not enough alone") : null,
     el(`span.badge.${/^[a-z-]+$/.test(label) ? label : "quiet"}`, { title: LABELS[label] }, words(label)),
     evidence ? el("span.badge.quiet", { title: PROOFS[evidence] }, evidence) : null,
     how ? el("p", {}, ...prose(how)) : null,

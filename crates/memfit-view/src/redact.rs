@@ -63,7 +63,7 @@ impl Names {
 }
 
 /// Fields of an explanation that may stay if they hold numbers, verdicts or names of remedies.
-const ALLOWED_FIELDS: [&str; 35] = [
+const ALLOWED_FIELDS: [&str; 34] = [
     "schema",
     "cause",
     "evidence",
@@ -79,7 +79,6 @@ const ALLOWED_FIELDS: [&str; 35] = [
     "lever",
     "saves",
     "label",
-    "fits",
     "card",
     "leaks",
     "category",

@@ -120,14 +120,23 @@ def _fixes(fixes: Sequence[Fix]) -> str:
             code(fix.lever),
             format_size(fix.saves),
             fix.label,
-            {True: "fits", False: "not enough"}.get(fix.fits, "") if fix.fits is not None else "",
+            _enough(fix),
             fix.evidence,
             prose(fix.how),
         )
         for fix in fixes[:MOST_ROWS]
     ]
-    head = ("would have helped", "saves", "label", "alone", "evidence", "how")
+    head = ("would have helped", "saves", "label", "enough", "evidence", "how")
     return table(rows, head, numbers=(1,))
+
+
+def _enough(fix: Fix) -> str:
+    """Return whether a remedy is enough. Only a run shows what follows the request that failed."""
+    if fix.enough is None:
+        return ""
+    if not fix.enough:
+        return "not enough"
+    return "enough" if fix.evidence == "run" else "for this request"
 
 
 @body.register

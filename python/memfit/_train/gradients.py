@@ -68,7 +68,7 @@ class Gradients(Step):
         if self._target.updates_in_backward:
             self._planned.close()
             raise ValueError(
-                "`optimizer-in-backward` leaves no gradients for the trainer\nhint: leave it out of the plan"
+                "`optimizer-in-backward` leaves no gradients for the trainer\nhint: leave this lever out"
             )
         self._runner.lend(self._trained(loss), backward, self._share)
         self._window.completion.lent = not over_window

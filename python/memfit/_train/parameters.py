@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from memfit._levers.saying import warn
+
 from .device import local
 
 # Number of leading values that are compared to see if ranks have the same parameter.
@@ -38,6 +40,12 @@ class Parameters:
         self._held: list[Any] = []
         self._grouped: list[torch.Tensor] = []
         self.look()
+        trained = {id(each) for each in model.parameters()}
+        if self._grouped and trained.isdisjoint(map(id, self._grouped)):
+            warn(
+                "the optimizer has none of the model's parameters, so the model is not trained; pass the "
+                "optimizer of this model, made after the model was wrapped or sharded"
+            )
 
     def look(self) -> list[torch.Tensor]:
         """List the parameters again if they changed; return the previous list."""

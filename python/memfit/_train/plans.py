@@ -49,7 +49,7 @@ class Planned:
             of_plan = []
         conflict = _core.lever_conflict(list(chosen))
         if conflict is not None:
-            raise ValueError(f"this plan cannot be applied: {conflict}\nhint: leave one of them out")
+            raise ValueError(f"{conflict}\nhint: add what is needed, or leave one of them out")
         self.precision = precision if precision is not None else (of_plan[0] if of_plan else None)
         size = chosen.pop("micro-batch", None)
         self.micro_batch = micro_batch if micro_batch is not None else read.get("micro_batch", size)
@@ -67,9 +67,12 @@ class Planned:
         try:
             self._applied = apply(target, here)
         except CannotApply as error:
-            raise CannotApply(
-                error.lever, f"{error.why}\nhint: leave it out of the plan, or make a plan for this model"
-            ) from None
+            hint = (
+                "change its value, or leave it out of `levers=`"
+                if error.lever in (levers or {})
+                else "leave it out of the plan, or make a plan for this model"
+            )
+            raise CannotApply(error.lever, f"{error.why}\nhint: {hint}") from None
         self.names = tuple(chosen)
         self.model = target.model
         self.changed = tuple(

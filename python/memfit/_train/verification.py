@@ -76,8 +76,8 @@ class Verifier(Runner):
 
     def whole_loss_differs(self, entry: Batch, size: int) -> str:
         """Compare the loss of all samples with that of their micro-batches, without gradients; return how
-        they differ, or "". Only so many samples show a loss that depends on how many there are. Where memory
-        does not suffice for them, or the loss needs gradients, nothing is compared.
+        they differ, or "". A loss that depends on the number of samples shows it only with all of them.
+        If memory does not suffice for them, or the loss needs gradients, nothing is compared.
         """
         if self._embedded is not None:
             return ""

@@ -123,8 +123,10 @@ class Fix:
     """Instructions."""
     evidence: str
     """Evidence for the savings."""
-    fits: bool | None = None
-    """True if the run would have continued; absent if unknown."""
+    enough: bool | None = None
+    """True if the failed request would have succeeded, after which the run may still fail; with `evidence`
+    `run`, True if a whole run fits. Absent if unknown.
+    """
     environment: Environment | None = None
     """Environment variable to set; an empty value unsets it."""
     edit: Edit | None = None

@@ -323,7 +323,9 @@ class PossibleEffect:
     """Possible effect of one uncertainty on the peaks."""
 
     id: str
-    """Stable name: a remark from docs/remarks.md, or `unmodelled`, `value`, `size`, `size-unbounded`."""
+    """Stable name: a remark from docs/remarks.md, or `unmodelled`, `value`, `number`, `condition`, `size`,
+    `size-unbounded`.
+    """
     what: str
     """The call, the value or the note."""
     bytes: int | None = None
@@ -387,10 +389,7 @@ class Problem:
     """Reason why there is no answer, and what to do."""
 
     kind: str
-    """Stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
-    `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`,
-    `no-kernels-for-card`, `extension-not-built`, `no-network`, `module-missing`, `no-terminal`.
-    """
+    """Stable name; docs/problems.md lists all."""
     message: str
     """Description."""
     hint: str | None = None

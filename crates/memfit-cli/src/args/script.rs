@@ -30,7 +30,7 @@ pub(crate) struct ScriptArgs {
     pub(crate) catalogue: Option<PathBuf>,
 
     /// Omit the command, paths, lines, messages, and names of functions and modules from shareable output:
-    /// recordings, and the answer as JSON.
+    /// recordings, HTML pages, comments, and the answer as JSON.
     #[arg(long)]
     pub(crate) confidential: bool,
 

@@ -1,5 +1,6 @@
 //! `memfit cards`.
 
+use std::path::Path;
 use std::time::Instant;
 
 use memfit_cards::{Found, Prices, Question, apply_plan, arrange, price_rows, sweep, to_plan};
@@ -11,6 +12,7 @@ use memfit_run::{Home, LOCAL};
 use super::plan::plan_for;
 use super::{brief_problem, catalogue, conclude, seconds_since};
 use crate::args::CardsArgs;
+use crate::confidential::shared;
 use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
@@ -26,7 +28,7 @@ pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer:
     let mut found = compare(args, settings, home, printer, &mut report);
     report.wall_s = seconds_since(started);
     if let (Ok(()), Some(page)) = (&found, &page) {
-        found = std::fs::write(page, cards_page(&report)).map_err(CliError::io("write", page));
+        found = write_page(&report, confidential, page);
     }
     if let Err(error) = &found {
         report.problem = Some(brief_problem(error));
@@ -36,6 +38,12 @@ pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer:
         Err(error) => printer.error(&error),
         Ok(()) => exit(&report.rows),
     }
+}
+
+/// Writes the page, without the user's names if it is confidential.
+fn write_page(report: &CardsReport, confidential: bool, page: &Path) -> Result<(), CliError> {
+    let text = cards_page(&shared(report, confidential)?);
+    std::fs::write(page, text).map_err(CliError::io("write", page))
 }
 
 /// Exit status: success if any row fits, failure if no row fits for certain.

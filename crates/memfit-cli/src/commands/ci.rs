@@ -66,11 +66,7 @@ fn tell(
     answered: bool,
     printer: &Printer,
 ) -> Result<(), CliError> {
-    let shared: CiReport = if args.script.confidential {
-        serde_json::from_value(crate::confidential::redacted(report)?).map_err(CliError::Json)?
-    } else {
-        report.clone()
-    };
+    let shared = crate::confidential::shared(report, args.script.confidential)?;
     if let Some(file) = &args.json {
         std::fs::write(file, to_json(&shared)?).map_err(CliError::io("write", file))?;
     }

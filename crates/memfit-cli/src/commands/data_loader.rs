@@ -7,7 +7,7 @@ use memfit_plan::{Batches, Given, Host, expected, propose};
 use memfit_report::text;
 use memfit_report::wire::{
     LoaderBatch, LoaderDataset, LoaderHost, LoaderMeasured, LoaderReport, LoaderSample, LoaderSettings,
-    LoaderVerdict, Problem, RunReport, Verdict, schema,
+    LoaderVerdict, Problem, ProblemKind, RunReport, Verdict, schema,
 };
 use memfit_run::{Home, Machine};
 
@@ -51,7 +51,7 @@ pub(crate) fn data_loader(
 /// The answer if no loader was measured.
 fn without(ran: RunReport) -> LoaderReport {
     let problem = ran.problem.clone().unwrap_or_else(|| Problem {
-        kind: "no-data-loader".to_owned(),
+        kind: ProblemKind::NoDataLoader,
         message: "The steps that ran never iterated over a `torch.utils.data.DataLoader`.".to_owned(),
         hint: Some("`memfit data FOLDER` looks at images by themselves".to_owned()),
     });
@@ -87,7 +87,7 @@ fn out_of_memory(ran: &RunReport) -> Option<Problem> {
     let oom = ran.oom.as_ref().filter(|_| ran.verdict == Verdict::Oom)?;
     let place = oom.stack.first().map_or_else(String::new, |place| format!(", at {place}"));
     Some(Problem {
-        kind: "out-of-memory".to_owned(),
+        kind: ProblemKind::OutOfMemory,
         message: format!(
             "The script runs out of memory on this GPU in step {}{place}, so the time of a step is unknown.",
             oom.step
@@ -148,7 +148,7 @@ fn report(ran: RunReport, loader: &Loader, trials: &[LoaderTrial]) -> LoaderRepo
     if report.verdict == LoaderVerdict::Unknown {
         report.problem = failed.or_else(|| {
             Some(Problem {
-                kind: "no-step-time".to_owned(),
+                kind: ProblemKind::NoStepTime,
                 message: match &loader.error {
                     Some(error) => format!("The loader gave no batch: {error}"),
                     None if given.is_empty() => "The loader could not be iterated again.".to_owned(),

@@ -67,7 +67,7 @@ fn add_trials(fixes: &mut [ExplainFix], trials: &[Trial]) {
         let Some(fix) = fixes.iter_mut().find(is_tried) else { continue };
         let Trial { fits, steps, allocated, reserved, device, device_upper, .. } = *trial;
         fix.evidence = Proof::Run;
-        fix.fits = Some(fits);
+        fix.enough = Some(fits);
         fix.proof = Some(FixProof {
             verdict: if fits { Verdict::Fits } else { Verdict::Oom },
             steps,
@@ -76,12 +76,12 @@ fn add_trials(fixes: &mut [ExplainFix], trials: &[Trial]) {
     }
     // A replay ends where the script failed, and a run with one setting has shown that more is needed.
     let is_setting = |fix: &ExplainFix| fix.environment.is_some();
-    if fixes.iter().any(|fix| is_setting(fix) && fix.proof.is_some() && fix.fits == Some(false)) {
+    if fixes.iter().any(|fix| is_setting(fix) && fix.proof.is_some() && fix.enough == Some(false)) {
         for fix in fixes.iter_mut().filter(|fix| is_setting(fix) && fix.proof.is_none()) {
-            fix.fits = fix.fits.filter(|fits| !fits);
+            fix.enough = fix.enough.filter(|enough| !enough);
         }
     }
-    fixes.sort_by_key(|fix| match (fix.fits, fix.proof) {
+    fixes.sort_by_key(|fix| match (fix.enough, fix.proof) {
         (Some(true), Some(_)) => 0,
         (Some(false), Some(_)) => 2,
         _ => 1,
@@ -103,7 +103,7 @@ mod tests {
             label: Label::Exact,
             how: "do it".to_owned(),
             evidence: Proof::Modelled,
-            fits: Some(true),
+            enough: Some(true),
             environment: None,
             edit: None,
             card: None,
@@ -121,7 +121,7 @@ mod tests {
         let other = Trial { how: "do something else".to_owned(), ..trial(Lever::MicroBatch, true) };
         let trials = [trial(Lever::Checkpointing, false), trial(Lever::ActivationOffload, true), other];
         add_trials(&mut fixes, &trials);
-        let found: Vec<_> = fixes.iter().map(|fix| (fix.lever, fix.evidence, fix.fits)).collect();
+        let found: Vec<_> = fixes.iter().map(|fix| (fix.lever, fix.evidence, fix.enough)).collect();
         let expected = [
             (Lever::ActivationOffload, Proof::Run, Some(true)),
             (Lever::MicroBatch, Proof::Modelled, Some(true)),
@@ -139,7 +139,7 @@ mod tests {
             label: Label::Exact,
             how: format!("split at {mib}"),
             evidence: Proof::Replayed,
-            fits: Some(true),
+            enough: Some(true),
             environment: Some(ExplainEnvironment {
                 name: "PYTORCH_ALLOC_CONF".to_owned(),
                 value: mib.to_string(),
@@ -156,7 +156,7 @@ mod tests {
                 &[Trial { lever, how: "split at 64".to_owned(), fits, ..Trial::default() }],
             );
             let other = fixes.iter().find(|fix| fix.proof.is_none()).unwrap();
-            assert_eq!(other.fits, left);
+            assert_eq!(other.enough, left);
         }
     }
 }

@@ -20,6 +20,7 @@ use memfit_vocabulary::{Framework, Label, Lever, Value};
 
 use super::{brief_problem, catalogue, conclude, seconds_since};
 use crate::args::{CardsArgs, CommandArgs, GpuChoice, Margin, PlanArgs, SHOWN};
+use crate::confidential::shared;
 use crate::plan::{Tries, patched, patched_for_ranks, smallest_card};
 use crate::request;
 use crate::settings::Settings;
@@ -38,7 +39,7 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
     let mut found = find(args, settings, home, printer, &mut report, true);
     report.wall_s = seconds_since(started);
     if let (Ok(()), Some(page)) = (&found, &page) {
-        found = std::fs::write(page, plan_page(&report)).map_err(CliError::io("write", page));
+        found = write_page(&report, confidential, page);
     }
     if let Err(error) = &found {
         report.problem = Some(brief_problem(error));
@@ -52,6 +53,14 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
             None => Exit::NoAnswer,
         },
     }
+}
+
+/// Writes the page, without the user's names if it is confidential. It does not show the patch, which is
+/// source of the user's.
+fn write_page(report: &PlanReport, confidential: bool, page: &Path) -> Result<(), CliError> {
+    let report = PlanReport { patch: None, ..report.clone() };
+    let text = plan_page(&shared(&report, confidential)?);
+    std::fs::write(page, text).map_err(CliError::io("write", page))
 }
 
 /// Searches for a plan for a row of `memfit cards`.

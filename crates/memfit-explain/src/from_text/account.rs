@@ -1,4 +1,4 @@
-//! Who holds a GPU's memory, as a message states it.
+//! Holders of a GPU's memory, as a message states them.
 
 use memfit_recording::{Amount, Figures, OomText};
 

@@ -57,10 +57,10 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         .map(|life| life.block.bytes)
         .sum();
     let graph = kept_graph(analysis, leaks, &blocks, now);
-    let of_anew: u64 = leaks.iter().filter(|leak| leak.rebuilt).map(|leak| leak.bytes).sum();
+    let rebuilt_bytes: u64 = leaks.iter().filter(|leak| leak.rebuilt).map(|leak| leak.bytes).sum();
     let concatenates = |leak: &&Leak| leak.site.is_some_and(|site| analysis.is_concatenated(site));
-    let of_anew = of_anew.max(leaks.iter().filter(concatenates).map(|leak| leak.bytes).sum());
-    let anew = graph.is_none() && of_anew * 2 > bytes;
+    let rebuilt_bytes = rebuilt_bytes.max(leaks.iter().filter(concatenates).map(|leak| leak.bytes).sum());
+    let is_cache = graph.is_none() && rebuilt_bytes * 2 > bytes;
     let unused = timeline.trouble.reserved.saturating_sub(timeline.trouble.allocated);
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
     let first = leaks.first()?;
@@ -88,7 +88,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
             size(bytes)
         );
         (Cause::RetainedGraph, text)
-    } else if anew {
+    } else if is_cache {
         let text = format!(
             "a tensor is rebuilt each {part} with {} more in it, {} by now, and old and new exist at the same time",
             size(per_step),
@@ -148,20 +148,20 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let backwards = analysis.places(&analysis.sites(backwards.map(|life| life.block.stack)));
     let apply = analysis.change(lever, &sites, RecordedFacts::Backwards(&backwards));
     let mut fixes = Vec::new();
-    if anew {
+    if is_cache {
         let growing = leaks.iter().filter(|leak| leak.rebuilt || concatenates(leak));
         let of_model = of_module && !timeline.has_phase(Phase::Backward);
         if of_model && growing.count() >= KEYS_AND_VALUES {
-            fixes.extend(shorter_cache(analysis, of_anew));
+            fixes.extend(shorter_cache(analysis, rebuilt_bytes));
         }
         let preallocated = preallocated(analysis, &blocks);
         // Of many tensors, one exists twice at a time: the others go on growing.
-        let fits = preallocated.fits.filter(|_| preallocated.saves * 4 >= of_anew);
+        let fits = preallocated.fits.filter(|_| preallocated.saves * 4 >= rebuilt_bytes);
         fixes.push(Fix { fits, ..preallocated });
     }
     let fix = replayed_fix(lever, how.to_owned(), &then, apply);
     // The next step may read the old value: the calls do not show that it could be freed earlier.
-    fixes.push(if anew {
+    fixes.push(if is_cache {
         Fix { fits: None, proof: Proof::Modelled, apply: Apply::ByHand(None), ..fix }
     } else {
         fix
@@ -202,26 +202,27 @@ fn kept_graph(analysis: &Analysis<'_>, leaks: &[Leak], blocks: &HashSet<u32>, no
     }
     let last = kept.into_iter().rev().take(LAST_PERIODS);
     let (typical, _) = last.max_by_key(|(period, bytes)| (*bytes, *period))?;
-    let made = |life: &&Life| life.category == Category::Activations && period(life) == typical;
-    let stayed = || timeline.lives.iter().filter(made).filter(|life| blocks.contains(&life.index));
-    let tensors = stayed().count();
-    let stays: u64 = stayed().map(|life| life.block.bytes).sum();
+    let in_typical = |life: &&Life| life.category == Category::Activations && period(life) == typical;
+    let kept_lives = || timeline.lives.iter().filter(in_typical).filter(|life| blocks.contains(&life.index));
+    let tensors = kept_lives().count();
+    let kept_bytes: u64 = kept_lives().map(|life| life.block.bytes).sum();
     // Other forward passes of the same step, which leave nothing, have graphs of their own.
-    let callers: HashSet<Site> = stayed().filter_map(called).collect();
-    let rounds: HashSet<usize> = stayed().map(|life| timeline.rounds_at(life.block.born)).collect();
-    let of_modules: u64 = stayed().filter(|life| called(life).is_some()).map(|life| life.block.bytes).sum();
+    let callers: HashSet<Site> = kept_lives().filter_map(called).collect();
+    let rounds: HashSet<usize> = kept_lives().map(|life| timeline.rounds_at(life.block.born)).collect();
+    let of_modules: u64 =
+        kept_lives().filter(|life| called(life).is_some()).map(|life| life.block.bytes).sum();
     let same_forward = |life: &&Life| {
         if !timeline.origins.any() {
             return rounds.contains(&timeline.rounds_at(life.block.born));
         }
-        of_modules * 2 <= stays || called(life).is_some_and(|caller| callers.contains(&caller))
+        of_modules * 2 <= kept_bytes || called(life).is_some_and(|caller| callers.contains(&caller))
     };
-    let whole: u64 =
-        timeline.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
+    let forward_bytes: u64 =
+        timeline.lives.iter().filter(in_typical).filter(same_forward).map(|life| life.block.bytes).sum();
     // If modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the
     // script's own lines make between their calls, such as observations of an environment, are a collection.
-    let by_script =
-        of_modules * 4 < stays && timeline.lives.iter().filter(made).any(|life| called(life).is_some());
+    let by_script = of_modules * 4 < kept_bytes
+        && timeline.lives.iter().filter(in_typical).any(|life| called(life).is_some());
     // Without gradients, kept activations have no graph.
     let off = |life: &Life| {
         let sites = &timeline.origins.get(life.block.stack).user;
@@ -236,12 +237,16 @@ fn kept_graph(analysis: &Analysis<'_>, leaks: &[Leak], blocks: &HashSet<u32>, no
     let by_backward = |life: &Life| matches!(life.category, Category::Temporary | Category::Gradients);
     let of_backward = sum(&|life| life.role == Role::Backward && by_backward(life));
     // A graph also keeps the batch that the model was called with.
-    let batch = if of_modules * 2 > stays { sum(&|life| life.category == Category::Inputs) } else { 0 };
+    let batch = if of_modules * 2 > kept_bytes { sum(&|life| life.category == Category::Inputs) } else { 0 };
     let bytes: u64 = leaks.iter().map(|leak| leak.bytes).sum();
     let rest = bytes.saturating_sub(batch);
-    let much = activations * 4 > rest && (activations + of_backward) * 2 > rest;
-    let whole = stays * 5 >= whole * 2;
-    let graph = tensors >= MIN_GRAPH_TENSORS && much && whole && !by_script && !stayed().any(off);
+    let is_mostly_graph = activations * 4 > rest && (activations + of_backward) * 2 > rest;
+    let is_most_of_forward = kept_bytes * 5 >= forward_bytes * 2;
+    let graph = tensors >= MIN_GRAPH_TENSORS
+        && is_mostly_graph
+        && is_most_of_forward
+        && !by_script
+        && !kept_lives().any(off);
     graph.then_some(tensors)
 }
 

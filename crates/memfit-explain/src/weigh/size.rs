@@ -22,7 +22,7 @@ fn state(analysis: &Analysis<'_>) -> u64 {
     })
 }
 
-/// What does not depend on the batch, and what of it a training creates later.
+/// Memory that does not depend on the batch, and the part of it that a training creates later.
 fn of_the_model(analysis: &Analysis<'_>) -> String {
     let of = |category| analysis.timeline.sum(|life| life.category == category);
     let (gradients, optimizer) = (of(Category::Gradients), of(Category::Optimizer));

@@ -87,6 +87,9 @@ pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal>
     edits.change(&scene).map_err(Refusal::Unproven)
 }
 
+/// Reason why blocks with batch normalisation are not wrapped.
+const BATCH_NORM: &str = "the file uses batch normalisation. Recomputation updates its statistics twice, which changes them: leave such blocks out, or use the lever `checkpointing` of `memfit.Step`, which updates them once";
+
 /// Refuses blocks that count their calls, such as batch normalisation, since recomputation would count twice.
 fn counts_nothing(scene: &Scene<'_>) -> Result<(), Why> {
     let facts = &scene.script.facts;
@@ -95,7 +98,7 @@ fn counts_nothing(scene: &Scene<'_>) -> Result<(), Why> {
         path.starts_with("torch.nn.") && path.contains("BatchNorm")
     });
     if counted.is_some() || facts.classes.iter().any(|class| class.has_batch_norm) {
-        return Err("the file uses batch normalisation, whose statistics would be updated twice".to_owned());
+        return Err(BATCH_NORM.to_owned());
     }
     Ok(())
 }

@@ -21,8 +21,10 @@ impl Plan {
 
     fn head(&self, text: &mut String) {
         text.push_str("# A memfit plan: the changes with which this training fits.\n");
-        text.push_str("#   memfit run --plan FILE -- COMMAND     runs the script with it on a virtual GPU\n");
-        text.push_str("#   memfit.Step(..., plan=\"FILE\")         trains with it\n");
+        text.push_str(
+            "#   memfit run --gpu NAME --plan FILE -- COMMAND     runs the script with it on a virtual GPU\n",
+        );
+        text.push_str("#   memfit.Step(..., plan=\"FILE\")                    trains with it\n");
         let _ = write!(text, "version = {VERSION}\n\n");
         if let Some(micro_batch) = self.micro_batch {
             let _ =

@@ -98,7 +98,7 @@ impl Canvas {
         out
     }
 
-    /// What stands for text that is left out.
+    /// Mark for text that is left out.
     const fn gap(self) -> &'static str {
         if self.unicode { "…" } else { "..." }
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use memfit_vocabulary::shell_line;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
+use super::explain::{CLOSE_FIT, little_left};
 use super::{count as grouped, milliseconds, size};
 use crate::wire::{CardEvidence, CardRow, CardSort, CardVerdict, CardsReport};
 
@@ -26,6 +27,11 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     out.push('\n');
     for (text, rows) in notes(report) {
         out.push_str(&canvas.wrapped("note: ", DIM, &format!("{}: {text}", names(&rows))));
+    }
+    let tight: Vec<&CardRow> = report.rows.iter().filter(|row| is_tight(row)).collect();
+    if !tight.is_empty() {
+        let text = format!("{}: little memory is left. {CLOSE_FIT}", names(&tight));
+        out.push_str(&canvas.wrapped("note: ", DOUBT, &text));
     }
     for row in report.rows.iter().filter(|row| row.verdict == CardVerdict::FitsWithPlan) {
         if let Some(plan) = &row.chosen {
@@ -55,12 +61,11 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
         let text = format!("`{}` shows what is unknown, and where", shell_line(&unclear.command));
         out.push_str(&canvas.wrapped("next: ", ADVICE, &text));
     } else if let Some(near) = report.rows.first() {
-        let plan = format!("memfit plan --gpu {} -- …", near.gpu);
-        out.push_str(&canvas.wrapped(
-            "next: ",
-            ADVICE,
-            &format!("`{plan}` searches for a way to make it fit; `memfit cards --plan 3` does so for three GPUs of the table"),
-        ));
+        let text = format!(
+            "`{}` searches for a way to make it fit; the option `--plan 3` of `memfit cards` does so for three GPUs of the table",
+            shell_line(near.plan_command())
+        );
+        out.push_str(&canvas.wrapped("next: ", ADVICE, &text));
     }
     out
 }
@@ -218,6 +223,12 @@ fn notes(report: &CardsReport) -> Vec<(&str, Vec<&CardRow>)> {
         }
     }
     found
+}
+
+/// Returns `true` if a script fits, and may not do so on a real GPU.
+fn is_tight(row: &CardRow) -> bool {
+    let used = row.peak.map_or(0, |peak| peak.device_upper);
+    row.verdict.fits() && little_left(used, Some(row.capacity)).is_some()
 }
 
 /// The names of the first few rows.

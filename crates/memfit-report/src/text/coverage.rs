@@ -1,4 +1,4 @@
-//! What a run covered, what did not run, and how memory changed from step to step.
+//! Parts of a training that a run covered or did not, and the change of memory from step to step.
 
 use std::fmt::Write as _;
 
@@ -65,7 +65,7 @@ pub(crate) fn not_covered(coverage: &Coverage) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// What the run covered, and how memory changed from step to step.
+/// Parts that the run covered, and the change of memory from step to step.
 pub(super) fn covered(report: &RunReport) -> String {
     let coverage = &report.coverage;
     let mut text = steps(coverage);

@@ -46,7 +46,7 @@ impl Growth {
         }
     }
 
-    /// What to do about it, for a verb that shows no single run.
+    /// The growth with advice, for a verb that shows no single run.
     pub fn with_advice(self) -> String {
         let run = if self.once { "run --steps 10" } else { "run" };
         format!(

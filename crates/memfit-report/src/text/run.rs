@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
+use memfit_devices::Origin;
 use memfit_explain::Release;
 use memfit_vocabulary::{Category, Phase, Remark, installed_path, is_user_file};
 
 use super::assumed;
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::coverage::{coverable, covered, not_covered, not_run, steps, what_ran};
-use super::explain::leaves_little;
+use super::explain::{CLOSE_FIT, little_left};
 use super::growth::Growth;
 use super::modules;
 use super::moment::{evaluation, forward_pass, in_phase, moment};
@@ -59,7 +60,7 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
         remedies(&mut out, report, canvas);
     }
     for line in warnings(report) {
-        out.push_str(&canvas.wrapped("note: ", DOUBT, line));
+        out.push_str(&canvas.wrapped("note: ", DOUBT, &line));
     }
     let advice = advice(report);
     if !advice.is_empty() {
@@ -110,9 +111,8 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
             Some(recording) => format!("`memfit explain {recording}`"),
             None => "`memfit explain` shows them for a recording (`-o run.memfit`)".to_owned(),
         };
-        let is_tight =
-            |proof: &FixProof| leaves_little(proof.peak.device_upper, Some(report.device.capacity));
-        super::explain::fixes(out, &report.fixes, MAX_FIXES, &others, is_tight, canvas);
+        let left = |proof: &FixProof| little_left(proof.peak.device_upper, Some(report.device.capacity));
+        super::explain::fixes(out, &report.fixes, MAX_FIXES, &others, left, canvas);
     }
 }
 
@@ -375,14 +375,19 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
 /// Each part of the memory outside the allocator: typical size, interval and origin.
 fn outside(report: &RunReport) -> Vec<String> {
     let outside = &report.outside;
+    let part = |name: &str| report.outside_parts.iter().find(|part| part.name == name);
+    // In a virtual GPU, what is counted may also be the process's own.
+    let is_counted = report.device.kind == CardKind::Virtual
+        && part("other_processes").is_some_and(|part| part.origin == Origin::Counted);
+    let others = if is_counted { "other memory" } else { "other processes" };
     let fields = [
         ("context", "CUDA context", outside.context),
         ("libraries", "libraries", outside.libraries),
         ("communication", "communication", outside.communication),
-        ("other_processes", "other processes", outside.other_processes),
+        ("other_processes", others, outside.other_processes),
     ];
     let range = |name: &str| {
-        let part = report.outside_parts.iter().find(|part| part.name == name)?;
+        let part = part(name)?;
         Some(match (part.low == part.high, part.origin.name()) {
             (true, origin) => format!(" ({origin})"),
             (false, origin) => format!(" ({} to {}, {origin})", size(part.low), size(part.high)),
@@ -429,20 +434,22 @@ fn step(time: &Time, dot: &str) -> Option<String> {
 /// milliseconds per step.
 const SMALL_STEP_MS: f64 = 5.0;
 
-/// What a script that fits may still run into.
-fn warnings(report: &RunReport) -> Vec<&'static str> {
-    let fits = report.verdict == Verdict::Fits;
-    let warnings = [
-        (
-            fits && report.oom.as_ref().is_some_and(|oom| oom.caught),
-            "the script caught an out-of-memory error: the peaks are those of what it did then, such as a smaller batch",
-        ),
-        (
-            fits && leaves_little(report.peak.device_upper, Some(report.device.capacity)),
-            "less than 2 % of the GPU is left: any other program on it (a desktop) may take that",
-        ),
-    ];
-    warnings.into_iter().filter(|(applies, _)| *applies).map(|(_, text)| text).collect()
+/// Reasons why a script that fits here may still run out of memory.
+fn warnings(report: &RunReport) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if report.verdict != Verdict::Fits {
+        return warnings;
+    }
+    if report.oom.as_ref().is_some_and(|oom| oom.caught) {
+        warnings.push(
+            "the script caught an out-of-memory error: the peaks are those of what it did then, such as a smaller batch"
+                .to_owned(),
+        );
+    }
+    if let Some(left) = little_left(report.peak.device_upper, Some(report.device.capacity)) {
+        warnings.push(format!("only {} of the GPU is left. {CLOSE_FIT}", size(left)));
+    }
+    warnings
 }
 
 /// Next steps for the user, most useful first.

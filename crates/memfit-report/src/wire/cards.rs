@@ -79,6 +79,23 @@ pub struct CardRow {
     pub note: Option<String>,
 }
 
+impl CardRow {
+    /// The command that searches for a plan for this row. A search has its own number of steps.
+    pub fn plan_command(&self) -> Vec<String> {
+        let own = self.command.iter().take_while(|word| *word != "--").count();
+        let mut command = self.command.clone();
+        if let Some(verb) = command.get_mut(1) {
+            "plan".clone_into(verb);
+        }
+        let mut place = 0;
+        command.retain(|word| {
+            place += 1;
+            place > own || !word.starts_with("--steps=")
+        });
+        command
+    }
+}
+
 /// The answer for a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -172,4 +189,39 @@ pub struct CardPrice {
     pub instance: String,
     /// Number of GPUs in the offer, all of which are paid for.
     pub cards: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_for_a_plan_has_its_own_number_of_steps() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+        let command = "memfit run --gpu t4 --steps=5 --synthetic-data -- python train.py --steps=9";
+        let row = CardRow {
+            gpu: String::new(),
+            name: String::new(),
+            architecture: String::new(),
+            capacity: 0,
+            count: 1,
+            batch: None,
+            verdict: CardVerdict::DoesNotFit,
+            peak: None,
+            headroom: None,
+            chosen: None,
+            step_ms_estimate: None,
+            step_ms_low: None,
+            step_ms_high: None,
+            samples_per_s: None,
+            price: None,
+            pareto: false,
+            evidence: CardEvidence::Run,
+            command: words(command),
+            note: None,
+        };
+        let expected: Vec<String> =
+            words("memfit plan --gpu t4 --synthetic-data -- python train.py --steps=9");
+        assert_eq!(row.plan_command(), expected);
+    }
 }

@@ -113,8 +113,9 @@ pub struct Fix {
     pub how: String,
     /// Evidence for the savings.
     pub evidence: Proof,
-    /// `true` if the run would have continued; absent if unknown.
-    pub fits: Option<bool>,
+    /// `true` if the failed request would have succeeded, after which the run may still fail; with `evidence`
+    /// `run`, `true` if a whole run fits. Absent if unknown.
+    pub enough: Option<bool>,
     /// Environment variable to set; an empty value unsets it.
     pub environment: Option<Environment>,
     /// Edit of a source file.
@@ -223,7 +224,7 @@ impl From<memfit_explain::Fix> for Fix {
             label: fix.label(),
             how: fix.how,
             evidence: fix.proof,
-            fits: fix.fits,
+            enough: fix.fits,
             environment: None,
             edit: None,
             card: None,

@@ -7,6 +7,7 @@ use memfit_vocabulary::{Category, Cause, Phase};
 use serde::{Deserialize, Serialize};
 
 use super::explain::{CodeLine, Fix};
+use super::problem::ProblemKind;
 
 /// The report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -403,7 +404,8 @@ pub struct Fidelity {
 /// Possible effect of one uncertainty on the peaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PossibleEffect {
-    /// Stable name: a remark from docs/remarks.md, or `unmodelled`, `value`, `size`, `size-unbounded`.
+    /// Stable name: a remark from docs/remarks.md, or `unmodelled`, `value`, `number`, `condition`, `size`,
+    /// `size-unbounded`.
     pub id: String,
     /// The call, the value or the note.
     pub what: String,
@@ -463,10 +465,8 @@ pub struct Exception {
 /// Reason why there is no answer, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
-    /// `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`,
-    /// `no-kernels-for-card`, `extension-not-built`, `no-network`, `module-missing`, `no-terminal`.
-    pub kind: String,
+    /// Stable name; docs/problems.md lists all.
+    pub kind: ProblemKind,
     /// Description.
     pub message: String,
     /// Advice.

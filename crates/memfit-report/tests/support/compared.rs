@@ -1,7 +1,8 @@
 //! Sample comparisons of GPUs.
 
 use memfit_report::wire::{
-    CardEvidence, CardPrice, CardRow, CardSort, CardVerdict, CardsReport, Peak, PricedWork, Problem, schema,
+    CardEvidence, CardPrice, CardRow, CardSort, CardVerdict, CardsReport, Peak, PricedWork, Problem,
+    ProblemKind, schema,
 };
 
 const GIB: u64 = 1 << 30;
@@ -88,7 +89,7 @@ pub(crate) fn each() -> Vec<CardsReport> {
     let none = (0..9).map(|index| row(&format!("card-{index}"), 4, DoesNotFit)).collect();
     let failed = CardsReport {
         problem: Some(Problem {
-            kind: "exception".to_owned(),
+            kind: ProblemKind::Exception,
             message: "The script itself failed: ValueError: no data.".to_owned(),
             hint: Some("`memfit run` shows how it fails".to_owned()),
         }),

@@ -25,7 +25,7 @@ fn fix(lever: Lever, saves: u64, how: &str) -> ExplainFix {
         label: lever.label(),
         how: how.to_owned(),
         evidence: Proof::Modelled,
-        fits: Some(true),
+        enough: Some(true),
         environment: None,
         edit: None,
         card: None,
@@ -118,12 +118,10 @@ pub(crate) fn explained(cause: Cause) -> ExplainReport {
         ],
         fixes: first(cause)
             .into_iter()
-            .chain(
-                failed.then(|| ExplainFix {
-                    fits: Some(false),
-                    ..fix(Lever::SmallerBatch, GIB, "half the batch")
-                }),
-            )
+            .chain(failed.then(|| ExplainFix {
+                enough: Some(false),
+                ..fix(Lever::SmallerBatch, GIB, "half the batch")
+            }))
             .collect(),
         leaks: grows
             .then(|| ExplainLeak {

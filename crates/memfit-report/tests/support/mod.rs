@@ -12,7 +12,7 @@ use memfit_report::remarks::Note;
 use memfit_report::wire::{
     AssumedValue, AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit,
     ExplainFix, Fidelity, FixProof, GpuPeak, Host, ModuleBytes, Oom, Outside, OutsideModules, OutsidePart,
-    Peak, PeakEnd, PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
+    Peak, PeakEnd, PeakInterval, Problem, ProblemKind, Rank, RunReport, Script, Time, Verdict, schema,
 };
 use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof, Remark};
 
@@ -152,13 +152,13 @@ pub(crate) fn oom() -> RunReport {
 
 /// Remedies: one proven by a run with a change of a file, one proven by arithmetic, one that is not enough.
 fn fixes(peak: Peak) -> Vec<ExplainFix> {
-    let fix = |lever: Lever, saves, how: &str, fits| ExplainFix {
+    let fix = |lever: Lever, saves, how: &str, enough| ExplainFix {
         lever,
         saves,
         label: lever.label(),
         how: how.to_owned(),
         evidence: Proof::Modelled,
-        fits,
+        enough,
         environment: None,
         edit: None,
         card: None,
@@ -207,7 +207,7 @@ pub(crate) fn unknown() -> RunReport {
     report.peak_interval =
         Some(PeakInterval { lower: end(report.peak, false), upper: end(report.peak, true) });
     report.problem = Some(Problem {
-        kind: "size-read-back".to_owned(),
+        kind: ProblemKind::SizeReadBack,
         message: "It ran out of memory, but the script reads back sizes that only a real GPU computes."
             .to_owned(),
         hint: Some("compare with a larger `--memory`".to_owned()),
@@ -243,7 +243,7 @@ pub(crate) fn failed() -> RunReport {
     report.peak = Peak::default();
     report.at_peak = None;
     report.problem = Some(Problem {
-        kind: "exit".to_owned(),
+        kind: ProblemKind::Exit,
         message: "The script ended with status 3.".to_owned(),
         hint: None,
     });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memfit_report::wire::{
-    CiCommit, CiLine, CiModule, CiReport, CiRow, CiSide, CiVerdict, Peak, Problem, schema,
+    CiCommit, CiLine, CiModule, CiReport, CiRow, CiSide, CiVerdict, Peak, Problem, ProblemKind, schema,
 };
 
 const MIB: u64 = 1 << 20;
@@ -69,7 +69,7 @@ fn report(rows: Vec<CiRow>) -> CiReport {
 /// one with a failure; and one without an answer.
 pub(crate) fn each() -> Vec<(&'static str, CiReport)> {
     let problem = |message: &str| Problem {
-        kind: "exception".to_owned(),
+        kind: ProblemKind::Exception,
         message: message.to_owned(),
         hint: Some("the traceback is above".to_owned()),
     };

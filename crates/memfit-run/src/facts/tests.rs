@@ -26,6 +26,6 @@ fn the_first_failure_is_reported_though_a_later_process_has_a_smaller_id() {
     let mut inbox = Inbox::default();
     inbox.processes.insert(30_000, failure("first", 1));
     inbox.processes.insert(400, failure("second", 2));
-    let (found, _) = uncaught(&inbox, Ended::Exited(1)).unwrap();
+    let (found, _) = failures::uncaught(&inbox, Ended::Exited(1)).unwrap();
     assert_eq!(found.message, "first");
 }

@@ -7,7 +7,7 @@ use memfit_cards::Arguments;
 use memfit_ci::{Measurement, Roots, Script, largest_batch};
 use memfit_devices::{Bytes, Catalogue};
 use memfit_recording::{Recording, Source};
-use memfit_report::wire::{Problem, RunReport, Verdict};
+use memfit_report::wire::{Problem, ProblemKind, RunReport, Verdict};
 use memfit_run::{Home, Interrupt, Request, RunError, read_source, without_secrets};
 
 use crate::args::CiArgs;
@@ -138,7 +138,7 @@ struct Ran {
 /// Reason why a run gave no answer, with the last line of the script's output if the script itself failed.
 fn no_answer(report: &RunReport, last_output: &str) -> Problem {
     let mut problem = report.problem.clone().unwrap_or_else(|| Problem {
-        kind: "out-of-memory".to_owned(),
+        kind: ProblemKind::OutOfMemory,
         message: "It runs out of memory even without a limit.".to_owned(),
         hint: None,
     });
