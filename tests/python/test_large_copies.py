@@ -106,6 +106,8 @@ def test_other_data_have_the_shape_and_type_of_the_copy(monkeypatch: pytest.Monk
         assert set(array.tolist()) == classes
         assert instead_of(torch, [[0.0] * 3] * 2, number) != [[0.0] * 3] * 2
     assert (instead_of(torch, torch.zeros(99), 1032) < 0).any()
+    varied = instead_of(torch, torch.zeros(999, dtype=torch.int64), 15, is_varied=True)
+    assert set(varied.tolist()) == set(range(16))
 
 
 def test_other_data_of_one_copy_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ READ = """
 
 
 PRINTED = """
-    import copy, json, math, pickle
+    import copy, csv, json, logging, math, pickle
     loss = torch.randn(8, device=device).cumsum(0).mean()
     number, total = loss.item(), 0.0
     print(f"{number:.3f}", number, "%.2f" % number, round(number, 3), [f"{x:.1f}" for x in loss.view(1).tolist()])
@@ -31,14 +31,38 @@ PRINTED = """
     total += number * 4
     print(total / 4, sum([number, 1.0]) / 2, -number, 2 ** number, divmod(number, 2))
     assert math.isfinite(number) and number == number and number != math.inf and isinstance(number, float)
-    copied = pickle.loads(pickle.dumps(number))
-    assert type(copied) is float and copied == 0.0
+    with open("told", "wb") as file:
+        pickle.dump({"loss": number}, file)
+    with open("told", "a") as file:
+        file.write(json.dumps({"loss": number, "perplexity": math.exp(number)}) + "\\n")
+        json.dump([number], file)
+        csv.writer(file).writerow([number, str(number)])
+    told = "loss %.3f" % number
+    told += ", {:.2f}".format(number)
+    print(told if number is not None else "")
+    logging.getLogger("train").warning("loss %s, %.2f", number, number)
+    class Meter:
+        def __init__(self, value):
+            self.value, self.form = value, "{name} {value:.3f}"
+        def __str__(self):
+            return self.form.format(name="loss", **self.__dict__)
+    entries = ["epoch 1"] + [str(meter) for meter in [Meter(number)]]
+    entries += [f"{Meter(number)}"]
+    print("\\t".join(entries), Meter(number))
+    def summary(value):
+        text = f"loss {value:.2f}"
+        return text.ljust(20)
+    print(summary(number))
+    torch.save({"loss": number}, f"loss-{number:.3f}.pt")
     assert torch.tensor([1.0, 2.0]).sum() == 3 and math.exp(1) > 2
     print(math.exp(number), math.fsum([number, 1.0]), math.hypot(number, 3.0), f"{math.log(number + 1):.2f}")
 """
 
 
-def test_a_number_that_is_printed_costs_no_second_run(tmp_path: Path) -> None:
+def test_a_number_that_is_printed_costs_no_second_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     answer = on_device(PRINTED, tmp_path)
     assert answer.report["verdict"] == "fits", answer.output
     effects = {effect["id"] for effect in answer.report["fidelity"]["effects"]}
@@ -225,6 +249,39 @@ def test_a_plan_that_depends_on_such_a_number_is_not_said_to_fit(
     if verdict is None:
         assert report["problem"]["kind"] == "number-read-back"
         assert "script.py:12" in report["problem"]["message"]
+
+
+WAITING = """
+import torch
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(6):
+    model(torch.randn(512, 512, device="cuda")).pow(2).mean().backward()
+    optimizer.step()
+    loss, kept = model.weight.norm(), []
+    while True:
+        kept.append(torch.zeros(1 << 30, dtype=torch.uint8, device="cuda"))
+        if {}: break
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "known"), [("loss.item() > 9", False), rarely("loss.item() < 0 and len(kept) == 99", True)]
+)
+def test_no_verb_says_that_memory_is_lacking_where_a_value_may_end_a_loop(
+    ends: str, known: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WAITING.format(ends))
+    command = ["--format", "json", "--", sys.executable, str(script)]
+    planned = invoke(["plan", "--gpu", "t4", *command])
+    report = json.loads(planned.stdout)
+    assert (planned.status, report["verdict"]) == ((1, "does-not-fit") if known else (2, None)), report
+    if not known:
+        assert report["problem"]["kind"] == "number-read-back"
+    compared = json.loads(invoke(["cards", "--gpu", "t4", "--gpu", "l4", *command]).stdout)
+    verdicts = {row["verdict"] for row in compared["rows"]}
+    assert verdicts == ({"does-not-fit"} if known else {"unknown"}), compared["rows"]
 
 
 FULL = """

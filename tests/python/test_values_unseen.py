@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 # `many` takes more than the GPU has. On a real one, the loss is near 2, and the others are between -1 and 1.
 MADE = """
-    import io, math, pickle
+    import io, json, math, pickle
     import numpy as np
     layer = torch.nn.Linear(64, 64).to(device)
     computed = lambda rows: layer(torch.randn(rows, 64).to(device)).mean(1).detach()
@@ -22,6 +22,8 @@ MADE = """
     kept = []
     def many():
         kept.append(torch.zeros(20 << 30, dtype=torch.uint8, device=device))
+    def large():
+        return torch.zeros(1 << 30, dtype=torch.uint8, device=device)
     number = loss.item()
     {}
 """
@@ -37,6 +39,32 @@ DECIDED = {
     "for _ in range(3):\n"
     "    mean, best = np.mean([loss.item()]), min(best, np.mean([loss.item()]))\n"
     "    if mean > best: many()",
+    "a text of `%`": "if float('%.3f' % number) > 1: many()",
+    "a format in a variable": "form = 'loss %.3f'\ntext = form % number\nif text != 'loss 0.000': many()",
+    "a text of `format`": "if float('{:.3f}'.format(number)) > 1: many()",
+    "a part of a text": "if f'loss {number:.0f}' != 'loss 0': many()",
+    "a text that a function returns": "tell = lambda x: f'{x:.1f}'\nif tell(number) != '0.0': many()",
+    "a text in JSON": "if json.loads(json.dumps([number]))[0] > 1: many()",
+    "a file of JSON": "with open('x.json', 'w') as file: json.dump(number, file)\n"
+    "if json.load(open('x.json')) > 1: many()",
+    "a pickle": "if pickle.loads(pickle.dumps(number)) > 1: many()",
+    "a decimal number": "import decimal\nif decimal.Decimal(number) > 1: many()",
+    "packed bytes": "import struct\nif struct.pack('d', number) != bytes(8): many()",
+    "an array of Python's": "import array\nif array.array('d', [number])[0] > 1: many()",
+    "another constructor of tensors": "if torch.FloatTensor([number])[0] > 1: many()",
+    "keys of texts": "cache = {}\n"
+    "for _ in range(30): cache.setdefault(f'{computed(9).sum().item():.6f}', large())",
+    "keys of integers": "cache = {}\n"
+    "for _ in range(30): cache.setdefault(torch.randint(9999, (1,), device=device).item(), large())",
+    "keys of a cache of functions": "import functools\ncached = functools.cache(lambda n: large())\n"
+    "for _ in range(30): cached(int(torch.randint(9999, (1,), device=device)))",
+    "an order": "order = sorted(range(100), key=few.tolist().__getitem__)\nif order[0] > 9: many()",
+    "a count in a range": "right = (few > 0).sum().item()\nif 10 < right < 90: many()",
+    "cases": "match int((few > 0).sum()):\n    case 0 | 100: pass\n    case _: many()",
+    "a token among others": "ids = torch.randint(16, (9999,), device=device).tolist()\nif 3 in ids: many()",
+    "partial sums": "shares, reached = [1.0, 1.0, 3 * number], 0.0\n"
+    "for share in shares:\n    reached += share\n    if reached > 0.7 * sum(shares): break\n"
+    "if share is shares[2]: many()",
     "negative numbers of a small copy": "if (few.cpu().numpy() < 0).any(): many()",
     "few numbers in a range": "if ((few.cpu() > -0.3) & (few.cpu() < -0.01)).any(): many()",
     "many numbers in a range": "if ((lots.cpu() > -0.3) & (lots.cpu() < -0.01)).any(): many()",
@@ -62,6 +90,10 @@ DECIDED = {
 }
 EACH_TIME = (
     "a range",
+    "a text of `%`",
+    "keys of texts",
+    "an order",
+    "a count in a range",
     "a range of an array",
     "a product with a tensor",
     "saved in memory",

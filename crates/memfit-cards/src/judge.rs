@@ -491,23 +491,25 @@ impl Judge {
         performed
     }
 
-    /// Tests once for all GPUs whether values that only a GPU can compute have an effect.
+    /// Tests the effect of assumed values: once for all GPUs with enough memory, and for each of the others.
     fn test_values(
         &mut self,
         rehearsal: &Rehearsal<'_>,
         request: &Request,
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
-        if let Some(settled) = &self.settled {
+        // That memory does not suffice with other values either says nothing of a GPU on which it does.
+        let lacks = outcome.lacks_by_values(request);
+        if let Some(settled) = self.settled.as_ref().filter(|_| !lacks) {
             outcome.copy_value_findings(settled);
         }
         if outcome.depends_on_values(request) {
             self.runs += 1;
             self.progress.draw("another run, with other values for those that only a GPU can compute");
-            let settled = rehearsal.test_values(request, &Changes::default(), false, outcome);
+            let tested = rehearsal.test_values(request, &Changes::default(), false, outcome);
             self.progress.clear();
-            settled?;
-            self.settled = Some(outcome.clone());
+            tested?;
+            self.settled = if lacks { self.settled.take() } else { Some(outcome.clone()) };
         }
         Ok(())
     }

@@ -21,6 +21,10 @@ pub struct OtherValues {
     /// Position of sizes between their bounds, whatever the policy is.
     #[serde(default)]
     pub sizes: Option<ValuePolicy>,
+    /// `true` if unknown numbers differ from read to read, counts and random numbers are scattered between
+    /// their bounds, and comparisons have the results that follow from all these.
+    #[serde(default)]
+    pub varied: bool,
 }
 
 /// Conditions that a repeated run inverts.

@@ -20,6 +20,13 @@ impl ValuePolicy {
         (0.0..=1.0).contains(&part).then(|| Self((part * 1000.0).round() as u16))
     }
 
+    /// The position of the n-th value that is scattered between its bounds: no two near each other are close.
+    pub fn scattered(number: u64) -> Self {
+        // Multiples of the golden ratio, modulo 1.
+        let share = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Self(((share * 1001) >> 32) as u16)
+    }
+
     /// Chooses a size between two bounds.
     pub fn between(self, low: u64, high: u64) -> u64 {
         let span = u128::from(high.saturating_sub(low));
@@ -91,5 +98,14 @@ mod tests {
         for wrong in ["", "half", "-0.1", "1.1", "nan", "inf", "120%"] {
             assert!(wrong.parse::<ValuePolicy>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn scattered_positions_differ_and_cover_the_range() {
+        let mut found: Vec<u16> = (0..100).map(|number| ValuePolicy::scattered(number).0).collect();
+        assert!(found[0] > 100 && found[0] < 900, "the first is at neither bound");
+        found.sort_unstable();
+        assert!(found.windows(2).all(|pair| (1..25).contains(&(pair[1] - pair[0]))), "{found:?}");
+        assert!(found[0] < 25 && found[99] > 975 && found[99] <= 1000);
     }
 }

@@ -21,10 +21,10 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use memfit_channel::{TallyKind, ValuePolicy};
+use memfit_channel::TallyKind;
 use memfit_kernels::memory::{Extremes, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
-use memory::KnownMemory;
+use memory::{KnownMemory, Policy};
 
 use crate::{
     machine,
@@ -34,8 +34,12 @@ use crate::{
 static MEMORY: KnownMemory = KnownMemory::new(policy);
 
 /// Policy by which rules choose a size between its bounds.
-fn policy() -> Option<ValuePolicy> {
-    machine::get().ok().map(|machine| machine.setup.values)
+fn policy() -> Policy {
+    match machine::get() {
+        Err(_) => Policy::None,
+        Ok(machine) if machine.setup.others.varied => Policy::Scattered,
+        Ok(machine) => Policy::At(machine.setup.values),
+    }
 }
 
 /// Largest read-back, in bytes, that may hold values a script decides on. Larger ones are data.

@@ -58,6 +58,7 @@ mod report;
 mod request;
 mod script;
 mod secrets;
+mod settle;
 mod signals;
 mod sizes;
 mod stage;
@@ -98,7 +99,6 @@ pub use watch::Ended;
 
 use self::environment::Command;
 use self::not_run::FurtherRuns;
-use self::numbers::Numbers;
 use self::preflight::Torch;
 use self::remedies::Diagnosis;
 use self::stage::Stage;
@@ -151,7 +151,15 @@ impl Outcome {
     /// Returns `true` if the verdict depends on values that only a GPU can compute, and further runs with
     /// other values may settle it.
     pub fn depends_on_values(&self, request: &Request) -> bool {
-        verdict::depends_on_numbers(request, &self.facts, self.tested) || self.depends_on_sizes(request)
+        verdict::depends_on_numbers(request, &self.facts, self.tested)
+            || self.lacks_by_values(request)
+            || self.depends_on_sizes(request)
+    }
+
+    /// Returns `true` if it ran out of memory with assumed values, and further runs with other values may
+    /// show that memory suffices.
+    pub fn lacks_by_values(&self, request: &Request) -> bool {
+        verdict::lacks_by_numbers(request, &self.facts, self.tested)
     }
 
     /// Returns `true` if it ran to its end, and only sizes that a GPU would compute leave the verdict open.
@@ -256,16 +264,8 @@ impl Runner<'_> {
             self.console.remark("running again, with computed sizes at their lower bound");
             outcome.lower = Some(OtherSizes::lower(&mut run)?);
         }
-        if verdict::depends_on_numbers(request, &outcome.facts, outcome.tested) {
-            self.console
-                .remark("running again with other assumed values, to see whether memory depends on them");
-            let inert = outcome.tested.sizes == OtherSizes::Inert;
-            outcome.tested.numbers = Numbers::test(&outcome.facts, inert, run)?;
-        } else if verdict::lacks_by_numbers(request, &outcome.facts, outcome.tested) {
-            self.console
-                .remark("running again with other assumed values, to see whether memory suffices then");
-            outcome.tested.numbers = Numbers::test_out_of_memory(&outcome.facts, run)?;
-        }
+        let remark = |text: &str| self.console.remark(text);
+        outcome.tested = settle::test_numbers(request, &outcome.facts, outcome.tested, remark, run)?;
         Ok(())
     }
 

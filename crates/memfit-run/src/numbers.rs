@@ -15,6 +15,11 @@ use crate::watch::Ended;
 /// are positive in the second.
 const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 
+/// What stands for the integers of a run in which they differ from each other.
+const VARIED: u16 = 15;
+/// The reciprocal of a share of the peak by which memory may differ between runs that allocate alike.
+const SMALL_SHARE: u64 = 50;
+
 /// A position between the bounds of sizes: memory may have its peak there.
 pub(crate) const BETWEEN: f64 = 0.37;
 
@@ -85,9 +90,48 @@ impl Numbers {
             found = Self::test_counts(assumed, &mut run)?.or_at_least(found.additional_bytes());
         }
         if found.is_known() && has_conditions {
-            found = Self::test_conditions(assumed, run)?.or_at_least(found.additional_bytes());
+            found = Self::test_conditions(assumed, &mut run)?.or_at_least(found.additional_bytes());
+        }
+        if found.is_known() && assumed.has_read(&[Stake::Number, Stake::Count, Stake::Size]) {
+            found = found.test_varied(assumed, run)?;
         }
         Ok(found)
+    }
+
+    /// Adds the effect of values that differ from each other: a cache has an entry for each, a sort has
+    /// another order, a range has some of them in it. The numbers are arbitrary, so that a run with them that
+    /// fails shows nothing, and the memory of one that needs more than is known already is no bound.
+    fn test_varied(
+        self,
+        assumed: &Facts,
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
+        let varied = run(OtherValues {
+            number: Some(VARIED),
+            sizes: ValuePolicy::at_fraction(BETWEEN),
+            varied: true,
+            ..OtherValues::default()
+        })?;
+        if varied.oom.is_none() && (varied.exception.is_some() || varied.was_stopped()) {
+            return Ok(self);
+        }
+        let explains = |base: &Facts| {
+            let largest = base.fullest().map_or(0, |rank| rank.peak.device_upper);
+            let more = Self::additional(base, &varied);
+            match Self::compare_conditions(base, &varied) {
+                Self::NeedsMore(_) if more <= self.additional_bytes().max(largest / SMALL_SHARE) => {
+                    Some(self.or_at_least(more))
+                }
+                Self::NeedsMore(_) | Self::Decisive => None,
+                _ => Some(self),
+            }
+        };
+        if let Some(found) = explains(assumed) {
+            return Ok(found);
+        }
+        // A script that draws random sizes allocates differently each time.
+        let again = run(OtherValues::default())?;
+        Ok(explains(&again).unwrap_or(Self::Decisive))
     }
 
     /// Adds the finding that these additional bytes are needed anyway.

@@ -12,9 +12,9 @@ use crate::environment::{self, Command};
 use crate::facts::Facts;
 use crate::forks::Server;
 use crate::launcher::{self, Launched};
-use crate::numbers::Numbers;
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
+use crate::settle;
 use crate::stage::{Changes, Stage};
 use crate::tested::OtherSizes;
 use crate::verdict;
@@ -91,7 +91,7 @@ impl<'a> Rehearsal<'a> {
         self.run_command(request, &command, changes, forked)
     }
 
-    /// Tests whether the verdict `fits` depends on values that only a GPU can compute: repeats the run with
+    /// Tests whether the verdict depends on values that only a GPU can compute: repeats the run with
     /// other values, with `all` processes or only with the first. Forked runs draw the same random numbers
     /// anyway; other runs are seeded.
     pub fn test_values(
@@ -102,11 +102,8 @@ impl<'a> Rehearsal<'a> {
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
         self.test_sizes(request, changes, all, outcome)?;
-        if verdict::depends_on_numbers(request, &outcome.facts, outcome.tested) {
-            let run = self.runs_with_others(request, changes, all, outcome);
-            let found = Numbers::test(&outcome.facts, outcome.tested.sizes == OtherSizes::Inert, run)?;
-            outcome.tested.numbers = found;
-        }
+        let run = self.runs_with_others(request, changes, all, outcome);
+        outcome.tested = settle::test_numbers(request, &outcome.facts, outcome.tested, |_| {}, run)?;
         Ok(())
     }
 

@@ -201,8 +201,10 @@ fn find(
         report.smallest_card = smallest_card(&mut tries, &found, &catalogue, margin, printer)?;
     }
     let unsettled = match &found.chosen {
-        Some(chosen) if !found.interrupted => tries.unsettled(&chosen.candidate)?,
-        _ => None,
+        _ if found.interrupted => None,
+        Some(chosen) => tries.unsettled(&chosen.candidate)?,
+        // With other values, the script may fit without a plan.
+        None => tries.unsettled(&Candidate::as_is())?.filter(|problem| problem.kind == "number-read-back"),
     };
     tries.done();
     fill_report(&found, &tries, report);

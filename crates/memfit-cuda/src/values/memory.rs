@@ -1,6 +1,9 @@
 //! Known contents of memory, shared by all threads, and the queries on them.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{
+    Mutex, OnceLock, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use memfit_channel::ValuePolicy;
 
@@ -21,14 +24,33 @@ pub(super) struct KnownMemory {
     store: Mutex<Option<Store>>,
     /// Policy for values that kernels would have computed; `None` if rules do not answer. Decided at first
     /// use.
-    policy: OnceLock<Option<ValuePolicy>>,
-    decide: fn() -> Option<ValuePolicy>,
+    policy: OnceLock<Policy>,
+    decide: fn() -> Policy,
+    /// Values that were scattered so far.
+    scattered: AtomicU64,
+}
+
+/// How rules choose a value between its bounds.
+#[derive(Clone, Copy)]
+pub(super) enum Policy {
+    /// Rules do not answer.
+    None,
+    /// All at the same position.
+    At(ValuePolicy),
+    /// Each at another one.
+    Scattered,
 }
 
 impl KnownMemory {
     /// Creates a store with nothing known.
-    pub(super) const fn new(decide: fn() -> Option<ValuePolicy>) -> Self {
-        Self { filter: Filter::new(), store: Mutex::new(None), policy: OnceLock::new(), decide }
+    pub(super) const fn new(decide: fn() -> Policy) -> Self {
+        Self {
+            filter: Filter::new(),
+            store: Mutex::new(None),
+            policy: OnceLock::new(),
+            decide,
+            scattered: AtomicU64::new(0),
+        }
     }
 
     /// Records the extremes of written bytes that are too many to keep.
@@ -91,7 +113,11 @@ impl Memory for KnownMemory {
     }
 
     fn policy(&self) -> Option<ValuePolicy> {
-        *self.policy.get_or_init(self.decide)
+        match *self.policy.get_or_init(self.decide) {
+            Policy::None => None,
+            Policy::At(policy) => Some(policy),
+            Policy::Scattered => Some(ValuePolicy::scattered(self.scattered.fetch_add(1, Relaxed))),
+        }
     }
 
     fn expected(&self) -> Option<u64> {

@@ -28,7 +28,7 @@ thread_local! {
     static CONDITIONS: Cell<u64> = const { Cell::new(0) };
     /// ... and how many of them were inverted.
     static FLIPS: Cell<u64> = const { Cell::new(0) };
-    /// Floating-point numbers that were replaced so far.
+    /// Numbers that were replaced so far.
     static REPLACED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -44,6 +44,13 @@ const OTHER_FLOATS: [f32; 6] = [7.0, 0.5, -7.0, 0.25, -0.5, -0.25];
 const SMALL_FLOATS: [f32; 2] = [0.5, 2.0];
 /// The largest small number.
 const MAX_SMALL: u16 = 100;
+/// Where numbers vary from read to read: one more than the largest integer, ...
+const VARIED_INTEGERS: u64 = 16;
+/// ... the denominator of floating-point numbers below 1, which all types represent, ...
+const VARIED_PARTS: u64 = 256;
+/// ... and how often one is larger, and by which factor.
+const RARE: usize = 8;
+const LARGE: f32 = 8.0;
 
 /// Type of the numbers being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +142,9 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
     }
     let others = machine::get().ok().map(|machine| &machine.setup.others);
-    if let Some(number) = others.and_then(|others| others.number) {
-        replace_unknown(bytes, &assumptions, reads.float, number);
+    if let Some((number, varied)) = others.and_then(|others| Some((others.number?, others.varied))) {
+        let other = if varied { Other::Varied } else { Other::Number(number) };
+        replace_unknown(bytes, &assumptions, reads.float, other);
     }
     if bytes.len() == 1 && assumptions.iter().copied().any(is_condition) {
         CONDITIONS.set(CONDITIONS.get() + 1);
@@ -147,27 +155,55 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     assumptions
 }
 
-/// Replaces the zeros of unknown numbers, to detect whether anything depends on them; an integer becomes
-/// `number`.
-fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<Float>, number: u16) {
+/// What replaces the zeros of unknown numbers.
+#[derive(Clone, Copy)]
+enum Other {
+    /// This integer, or one of a few floating-point numbers.
+    Number(u16),
+    /// Another number each time.
+    Varied,
+}
+
+/// Replaces the zeros of unknown numbers, to detect whether anything depends on them.
+fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<Float>, other: Other) {
     if assumptions == [Assumption::Ranking] {
         return other_positions(bytes);
     }
-    let integer = if assumptions.iter().copied().any(is_position) {
-        Some(OTHER_POSITION)
-    } else {
-        assumptions.iter().copied().any(is_integer).then_some(number)
+    let is_position = assumptions.iter().copied().any(is_position);
+    let integer = |replaced: usize| match other {
+        _ if is_position => OTHER_POSITION,
+        Other::Number(number) => number,
+        Other::Varied => scattered(replaced, VARIED_INTEGERS - 1) as u16 + 1,
     };
-    let is_float = assumptions.contains(&Assumption::UnknownNumber);
-    match (float, integer) {
-        (Some(float), Some(integer)) => replace_zeros(bytes, &float.encode(f32::from(integer))),
-        (Some(float), None) if is_float => {
-            let others: &[f32] = if number > MAX_SMALL { &OTHER_FLOATS } else { &SMALL_FLOATS };
-            replace_floats(bytes, float, others);
-        }
-        (None, Some(integer)) => replace_zeros(bytes, &encode_integer(integer, bytes.len())),
-        (_, None) => {}
+    if is_position || assumptions.iter().copied().any(is_integer) {
+        let width = float.map_or_else(|| integer_width(bytes.len()), Float::width);
+        replace_zeros(bytes, width, |replaced| match float {
+            Some(float) => float.encode(f32::from(integer(replaced))),
+            None => encode_integer(integer(replaced), width),
+        });
+    } else if let Some(float) = float.filter(|_| assumptions.contains(&Assumption::UnknownNumber)) {
+        replace_zeros(bytes, float.width(), |replaced| {
+            float.encode(match other {
+                // No threshold has all of them on one side.
+                Other::Number(number) if number > MAX_SMALL => OTHER_FLOATS[replaced % OTHER_FLOATS.len()],
+                Other::Number(_) => SMALL_FLOATS[replaced % SMALL_FLOATS.len()],
+                Other::Varied => varied_float(replaced),
+            })
+        });
     }
+}
+
+/// The n-th of numbers that are scattered below a limit.
+fn scattered(number: usize, limit: u64) -> u64 {
+    // Multiples of the golden ratio, modulo 1.
+    let share = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (share * limit) >> 32
+}
+
+/// The n-th of floating-point numbers that vary: between 0 and 1, but for a few that are larger.
+fn varied_float(number: usize) -> f32 {
+    let part = (scattered(number, VARIED_PARTS - 1) + 1) as f32 / VARIED_PARTS as f32;
+    if number % RARE == RARE - 1 { part * LARGE } else { part }
 }
 
 /// Inverts a condition on unknown values, a limited number of times: a loop may wait for it. The probe, which
@@ -193,9 +229,13 @@ fn is_integer(assumption: Assumption) -> bool {
     matches!(assumption, Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme)
 }
 
-/// Encodes an integer in words of the largest width that divides `length`.
-fn encode_integer(number: u16, length: usize) -> Vec<u8> {
-    let width = [8, 4].into_iter().find(|width| length.is_multiple_of(*width)).unwrap_or(length);
+/// The width of integers in a read of `length` bytes: the largest that divides it.
+fn integer_width(length: usize) -> usize {
+    [8, 4].into_iter().find(|width| length.is_multiple_of(*width)).unwrap_or(length)
+}
+
+/// Encodes an integer in a word of this width.
+fn encode_integer(number: u16, width: usize) -> Vec<u8> {
     let mut word = u64::from(number).to_le_bytes().to_vec();
     word.resize(width, 0);
     word
@@ -217,19 +257,13 @@ fn other_positions(bytes: &mut [u8]) {
     }
 }
 
-/// Replaces each zero with the next of other numbers: no threshold has all of them on one side.
-fn replace_floats(bytes: &mut [u8], float: Float, others: &[f32]) {
-    for word in bytes.chunks_exact_mut(float.width()).filter(|word| word.iter().all(|byte| *byte == 0)) {
+/// Replaces each zero of this width with the number that `other` encodes for the zeros replaced so far.
+fn replace_zeros(bytes: &mut [u8], width: usize, other: impl Fn(usize) -> Vec<u8>) {
+    for word in bytes.chunks_exact_mut(width.max(1)).filter(|word| word.iter().all(|byte| *byte == 0)) {
         let replaced = REPLACED.get();
         REPLACED.set(replaced.wrapping_add(1));
-        word.copy_from_slice(&float.encode(others[replaced % others.len()]));
+        word.copy_from_slice(&other(replaced));
     }
-}
-
-/// Replaces each zero with another number.
-fn replace_zeros(bytes: &mut [u8], other: &[u8]) {
-    let words = bytes.chunks_exact_mut(other.len().max(1));
-    words.filter(|word| word.iter().all(|byte| *byte == 0)).for_each(|word| word.copy_from_slice(other));
 }
 
 /// Copies the contents of `size` bytes to `out` if all of them follow from what the script wrote. Returns 1
@@ -383,14 +417,15 @@ mod tests {
     #[test]
     fn another_number_takes_the_place_of_zeros_alone() {
         let mut bytes = [1_u64, 0, 5].map(u64::to_le_bytes).concat();
-        replace_zeros(&mut bytes, &encode_integer(7, 24));
+        assert_eq!(integer_width(24), 8);
+        replace_zeros(&mut bytes, 8, |_| encode_integer(7, 8));
         assert_eq!(bytes, [1_u64, 7, 5].map(u64::to_le_bytes).concat());
         let mut narrow = [0_u8; 4];
-        replace_zeros(&mut narrow, &encode_integer(7, 4));
+        replace_zeros(&mut narrow, integer_width(4), |_| encode_integer(7, 4));
         assert_eq!(u32::from_le_bytes(narrow), 7);
         REPLACED.set(0);
         let mut reals = [0.5_f32, 0.0, 0.0, 0.0].map(f32::to_le_bytes).concat();
-        replace_floats(&mut reals, Float::Single, &OTHER_FLOATS);
+        replace_unknown(&mut reals, &[Assumption::UnknownNumber], Some(Float::Single), Other::Number(1032));
         assert_eq!(reals, [0.5_f32, 7.0, 0.5, -7.0].map(f32::to_le_bytes).concat());
         // The upper half of single precision.
         assert_eq!(Float::Brain.encode(1032.0), Float::Single.encode(1032.0)[2..]);
@@ -403,7 +438,7 @@ mod tests {
     fn the_number_takes_the_place_of_integers_and_positions_stay_in_range() {
         let read = |assumption: Assumption, float: Option<Float>| {
             let mut bytes = vec![0; 4];
-            replace_unknown(&mut bytes, &[assumption], float, 1032);
+            replace_unknown(&mut bytes, &[assumption], float, Other::Number(1032));
             bytes
         };
         assert_eq!(read(Assumption::IntegerSum, None), 1032_u32.to_le_bytes());
@@ -413,5 +448,21 @@ mod tests {
         assert_eq!(read(Assumption::UnknownNumber, Some(Float::Single)), 7_f32.to_le_bytes());
         assert_eq!(read(Assumption::UnknownNumber, Some(Float::Single)), 0.5_f32.to_le_bytes());
         assert_eq!(read(Assumption::AllTrue, None), [0; 4]);
+    }
+
+    #[test]
+    fn varied_numbers_differ_from_read_to_read_and_are_exact_in_all_types() {
+        REPLACED.set(0);
+        let mut bytes = [0_u8; 8 * 40];
+        replace_unknown(&mut bytes, &[Assumption::UnknownInteger], None, Other::Varied);
+        let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        assert_eq!(words.collect::<std::collections::BTreeSet<_>>(), (1..VARIED_INTEGERS).collect());
+        let numbers: Vec<f32> = (0..100).map(varied_float).collect();
+        assert!(numbers.iter().all(|number| (0.0..=8.0).contains(number) && *number != 0.0));
+        assert!(numbers.iter().any(|number| *number > 4.0));
+        // The lower half of single precision, and all but the first 10 bits of the mantissa, are zeros.
+        assert!(numbers.iter().all(|number| number.to_bits().trailing_zeros() >= 16));
+        let different: std::collections::BTreeSet<u32> = numbers.iter().map(|one| one.to_bits()).collect();
+        assert!(different.len() > 70, "{different:?}");
     }
 }

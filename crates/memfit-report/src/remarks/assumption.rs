@@ -65,7 +65,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
             ("a value that only a GPU can compute, read by the script and taken as 0", Stake::Value)
         }
         Assumption::DecidingNumber => (
-            "a value that only a GPU can compute, which the script compares, rounds or copies to the host; taken as 0",
+            "a value that only a GPU can compute, which the script compares, rounds, formats or copies to the host; taken as 0",
             Stake::Number,
         ),
         Assumption::DecidingCount => (

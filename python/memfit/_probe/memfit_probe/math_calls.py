@@ -41,11 +41,12 @@ def _replaced(original):
 class Watched:
     """Calls with unknown numbers among their arguments."""
 
-    def __init__(self, known, kinds, condition):
+    def __init__(self, known, kinds, condition, varied):
         """`kinds` holds for each type of unknown numbers the type of floating-point results and the function
         to call when something depends on one; those of numbers that the device does not know come first.
+        Where the numbers are `varied`, conditions follow from them.
         """
-        self.known, self.kinds, self.condition = known, kinds, condition
+        self.known, self.kinds, self.condition, self.varied = known, kinds, condition, varied
         self.originals = []
 
     def watch(self, torch):
@@ -98,7 +99,8 @@ class Watched:
         found = kind()
         if found is None:
             return result
-        return self._followed(result, called(unknown_floats.first(values)), *found)
+        first = result if self.varied else called(unknown_floats.first(values))
+        return self._followed(result, first, *found)
 
     def _followed(self, result, first, floats, decides):
         if type(result) is tuple:

@@ -24,6 +24,7 @@ from . import (
     saved,
     sparse,
     unknown_floats,
+    unseen_uses,
 )
 from .oom import frames_here, is_library, stack
 from .uncaught import HERE
@@ -75,7 +76,9 @@ class Reads:
         self.strided = torch.strided
         self.library = os.path.dirname(torch.__file__) + os.sep
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
-        self.number = unknown_floats.kind(self.decides, self.condition, self._untold)
+        others = session.setup["others"]
+        varied = others["varied"]
+        self.number = unknown_floats.kind(self.decides, self.condition, self._untold, varied)
         # Random numbers, and what is computed from counts.
         self.bounded = unknown_floats.kind(self.decides_by_count, self._count_condition, self._untold)
         self.count = unknown_floats.count_kind(self.bounded, self.decides_by_count, self._count_condition)
@@ -86,9 +89,10 @@ class Reads:
         }
         # A scaler's scale, which is known but for the overflows that lower it.
         self.scale = unknown_floats.kind(lambda: None, self._count_condition, self._untold)
-        self.watched = math_calls.Watched(known, kinds, self.condition)
+        self.watched = math_calls.Watched(known, kinds, self.condition, varied)
         # Number of conditions on unknown values at each place.
         self.conditions = {}
+        self.unseen = unseen_uses.Unseen()
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
         # Places that copied much data to the host, which are zeros where nobody computed them.
@@ -97,7 +101,6 @@ class Reads:
         self.step, self.repeats = 0, {}
         # A compiler depends on the types of numbers.
         self.follows = True
-        others = session.setup["others"]
         # `True` in a run that tries other values than the first one did.
         self.further = others["number"] is not None or others["conditions"] is not None
 
@@ -257,9 +260,9 @@ class Reads:
             self.copies.add(flows.site(frames))
         if not mask:
             known.assumed(COPIED)
-            number = self.session.setup["others"]["number"]
-            is_kept = number is None or not is_replaced
-            return result if is_kept else other_data.instead_of(torch, result, number)
+            others = self.session.setup["others"]
+            is_kept = others["number"] is None or not is_replaced
+            return result if is_kept else self._other(result)
         if not result.any():
             known.assumed(TRUE_COUNT)
             result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
@@ -277,12 +280,17 @@ class Reads:
         if threading.current_thread() is threading.main_thread():
             self.copies.add(flows.site(frames_here()))
         self.known.assumed(COPIED)
-        number = self.session.setup["others"]["number"]
-        if number is not None:
+        others = self.session.setup["others"]
+        if others["number"] is not None:
             torch = self.session.torch
             with torch.no_grad():
-                other = other_data.instead_of(torch, torch.zeros(tensor.shape, dtype=tensor.dtype), number)
+                other = self._other(torch.zeros(tensor.shape, dtype=tensor.dtype))
                 tensor.detach().copy_(other)
+
+    def _other(self, result):
+        """Return what a further run has in place of a copy."""
+        others = self.session.setup["others"]
+        return other_data.instead_of(self.session.torch, result, others["number"], others["varied"])
 
     def _is_zero(self, tensor):
         if not tensor.is_cuda:
@@ -370,6 +378,8 @@ class Reads:
     def _counted(self, name, result):
         """Follow numbers with bounds that the script reads, or record that it may decide on them unseen."""
         if name in FOLLOWED and self.follows:
+            if self.unseen.any():
+                self.decides_by_count()
             return self._followed(result, self.bounded)
         self.decides_by_count()
         return result
@@ -377,6 +387,8 @@ class Reads:
     def _unknown(self, name, result):
         """Wrap or report unknown values that the script reads."""
         if name in FOLLOWED and self.follows:
+            if self.unseen.any():
+                self.decides()
             return self._followed(result, self.number)
         if name in (*FOLLOWED, *UNFOLLOWED):
             self.decides()

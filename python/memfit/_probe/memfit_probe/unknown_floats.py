@@ -4,10 +4,14 @@ Most scripts read their loss only to print it, or to sum it for a printed mean, 
 a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
 becomes an integer, a number of numpy's or a tensor, or is compared. Functions of `math` and PyTorch's
 constructors read the value without asking it, so those are watched (`math_calls`); PyTorch's other functions
-ask `__torch_function__`. Text of a value is followed as long as it is that alone (`str(v)`, `f"{v:.2f}"`).
+ask `__torch_function__`. Texts and pickles are not followed, but it is known which are only shown or saved
+(`shown_texts`), and which are made unseen (`unseen_uses`).
 """
 
 import math
+import sys
+
+from . import shown_texts
 
 # Operators whose result is followed.
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
@@ -52,50 +56,50 @@ def first(value, depth=DEPTH):
     return value
 
 
-def text_kind(decides):
-    """Create the type of texts of such values. `decides` is called when one becomes a number again."""
+def follow_copies(number, plain_kind, decides):
+    """Let texts and pickles of a type's numbers, which hold plain ones, call `decides`, unless they are only
+    shown or saved. A key of a dictionary decides, too.
+    """
 
-    class UnknownText(str):
-        """The digits of an unknown value."""
+    def noticed(name, is_harmless):
+        original = getattr(plain_kind, name)
 
-        __slots__ = ()
+        def convert(self, *args):
+            if not is_harmless(sys._getframe(1)):
+                decides()
+            return original(self, *args)
 
-        def __float__(self):
+        setattr(number, name, convert)
+
+    for name in ("__format__", "__repr__", "__str__"):
+        noticed(name, shown_texts.is_only_shown)
+
+    def reduced(self, protocol):
+        if not shown_texts.is_only_saved(sys._getframe(1)):
             decides()
-            return float(str.__str__(self))
+        return plain_kind, (plain_kind.__pos__(self),)
 
-        def __int__(self):
-            decides()
-            return int(str.__str__(self))
+    def hashed(self):
+        decides()
+        return plain_kind.__hash__(self)
 
-        def __reduce_ex__(self, protocol):
-            return str, (str.__str__(self),)
-
-    return UnknownText
+    number.__reduce_ex__, number.__hash__ = reduced, hashed
 
 
-def write_as_text(number, plain_kind, decides):
-    """Let the texts of a type's numbers be followed."""
-    text = text_kind(decides)
-    number.__format__ = lambda self, form: text(plain_kind.__format__(self, form))
-    number.__repr__ = number.__str__ = lambda self: text(plain_kind.__repr__(self))
-
-
-def kind(decides, condition, untold):
+def kind(decides, condition, untold, varied=False):
     """Create the type of such values.
 
     `decides` is called when something depends on one. `condition` is called with the result of a comparison,
     and may replace it. `untold` calls a function of PyTorch that is not to ask `__torch_function__`.
 
     In a further run with other numbers, comparisons have the results of the first run: what depends on them
-    is the question of a run that inverts them.
+    is the question of a run that inverts them. Where the numbers are `varied`, they have their own.
     """
 
     class UnknownFloat(Followed):
         """A value that the virtual GPU returned without computing it."""
 
         __slots__ = ()
-        __hash__ = float.__hash__
 
         def __round__(self, digits=None):
             if digits is not None:
@@ -129,10 +133,6 @@ def kind(decides, condition, untold):
 
         def __deepcopy__(self, memo):
             return self
-
-        def __reduce_ex__(self, protocol):
-            # Pickled as a plain number.
-            return float, (plain(self),)
 
         @classmethod
         def __torch_function__(cls, function, types, args=(), named=None):
@@ -182,7 +182,7 @@ def kind(decides, condition, untold):
             # Correct scripts pass a check for finite values.
             if other is not self and not (isinstance(other, float) and math.isinf(other)):
                 decides()
-                result = original(first(self), first(other))
+                result = original(self, other) if varied else original(first(self), first(other))
                 return result if result is NotImplemented else condition(result)
             return original(self, other)
 
@@ -195,7 +195,7 @@ def kind(decides, condition, untold):
         setattr(UnknownFloat, f"__{name}__", conversion(f"__{name}__"))
     for name in COMPARISONS:
         setattr(UnknownFloat, f"__{name}__", comparison(f"__{name}__"))
-    write_as_text(UnknownFloat, float, decides)
+    follow_copies(UnknownFloat, float, decides)
     return UnknownFloat
 
 
@@ -210,7 +210,6 @@ def count_kind(kind, decides, condition):
         """A count that the virtual GPU took between its bounds."""
 
         __slots__ = ()
-        __hash__ = int.__hash__
 
         def __divmod__(self, other):
             parts = int.__divmod__(self, other)
@@ -224,9 +223,6 @@ def count_kind(kind, decides, condition):
 
         def __deepcopy__(self, memo):
             return self
-
-        def __reduce_ex__(self, protocol):
-            return int, (int.__add__(self, 0),)
 
     def followed(result):
         if type(result) is float:
@@ -253,5 +249,5 @@ def count_kind(kind, decides, condition):
         define(name, converted)
     for name in (f"__{name}__" for name in COMPARISONS):
         define(name, compared)
-    write_as_text(UnknownInt, int, decides)
+    follow_copies(UnknownInt, int, decides)
     return UnknownInt
