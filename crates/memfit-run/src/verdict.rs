@@ -266,8 +266,16 @@ pub(crate) fn judge_run(request: &Request, facts: &Facts, tested: Tested) -> (Ve
             } else {
                 ""
             };
+            let mut fetch = "";
+            if let Some(host) = &facts.cause.unreached {
+                end_sentence(&mut problem.message);
+                for part in [" The host `", host, "` could not be reached either"] {
+                    problem.message.push_str(part);
+                }
+                fetch = "download what the script asks that host for on a machine with a network, and copy it to this one; or ";
+            }
             problem.hint = Some(format!(
-                "{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}"
+                "{fetch}{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}"
             ));
         }
     }
