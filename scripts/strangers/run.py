@@ -32,7 +32,7 @@ TABLE = HERE.parents[1] / "measurements" / "strangers.md"
 SECONDS = 600
 # Scripts without a round were tried before the rounds were counted apart.
 EARLIER = "earlier"
-ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O")
+ROUNDS = (EARLIER, "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O", "P")
 FIRST = {"answer": "right verdict", "reason": "correct reason", "wrong": "wrong"}
 # The conditions of the rounds' first attempts.
 CONDITIONS = {
@@ -76,6 +76,10 @@ CONDITIONS = {
     "were installed without what they depend on, and configurations of the hub were not written. Of the three wrong "
     "ones, two are averaged weights that were reported as inputs or as unknown after an OOM in the first forward pass, "
     "and one a hint at an installed package that was a folder of the script's own. They were run again.",
+    "P": "as O, with a load of 5 to 25 and a time limit of 60 to 150 s; twenty-three scripts, chosen by title, that need few "
+    "packages, and most packages were installed. Of the four wrong ones, one is a cause that blames an earlier step in the "
+    "first one, one a wait for the hub of which the report said nothing, one a stream of rows that was a table, and one a "
+    "hint at a package that passes lookups on. They were run again.",
 }
 
 

@@ -38,6 +38,30 @@ class Borrowed(nn.Module):
         return self.second(functional.linear(x, self.first.weight, self.first.bias))
 
 
+class Level(nn.Module):
+    """A level of a U-Net whose class has no forward pass: the network calls its blocks."""
+
+
+def test_the_blocks_of_a_container_without_a_forward_pass_are_found() -> None:
+    """In many U-Nets, each level is a plain `nn.Module()`. Checkpointing it would have no effect."""
+
+    def level(kind: type[nn.Module]) -> nn.Module:
+        made = kind()
+        made.block = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2)])
+        return made
+
+    for kind in (nn.Module, Level):
+        model = nn.Module()
+        model.down = nn.ModuleList([level(kind), level(kind)])
+        names = [f"down.{level}.block.{block}" for level in range(2) for block in range(2)]
+        assert blocks(model) == names
+    given = nn.ModuleList([Level(), Level()])
+    for each in given:
+        each.inner = nn.Linear(8, 8)
+        each.forward = each.inner.forward
+    assert blocks(given) == ["0", "1"], "an object may have a forward pass of its own"
+
+
 def test_a_block_shared_by_all_layers_is_checkpointed() -> None:
     torch.manual_seed(0)
     model, x = Shared(), torch.randn(16, 8)

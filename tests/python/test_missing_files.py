@@ -285,3 +285,31 @@ def test_an_encoder_of_segmentation_models_keeps_its_own_weights(tmp_path: Path)
     assert "`--synthetic-weights`" in hint, hint
     answer = asked(code, tmp_path, "--synthetic-weights")
     assert answer.said == {"shape": [5, 4, 3, 3]}, answer.output
+
+
+TRIED_AGAIN = """
+    import socket, time
+
+    def fetched(host):
+        begun = time.monotonic()
+        for attempt in range(5):
+            try:
+                return socket.getaddrinfo(host, 443)
+            except socket.gaierror:
+                answered = time.monotonic()
+                time.sleep(1)
+                pauses.append(time.monotonic() - answered)
+
+    pauses = []
+    fetched("files.invalid")
+    fetched("files.invalid")
+    begun = time.monotonic()
+    time.sleep(0.5)
+    answer(first=pauses[0] >= 1, rest=sum(pauses[1:]) < 1, own=time.monotonic() - begun >= 0.5)
+"""
+
+
+def test_a_host_that_is_not_known_is_not_waited_for(tmp_path: Path) -> None:
+    """A lookup that failed once may succeed later, so the first pause is kept, as are a script's own."""
+    answer = on_device(TRIED_AGAIN, tmp_path, start=through_memfit)
+    assert answer.said == {"first": True, "rest": True, "own": True}, answer.output

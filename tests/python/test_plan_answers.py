@@ -193,3 +193,25 @@ def test_a_plan_says_that_memory_grows():
     ]
     _, run = planned(LOADER)
     assert not any("more than the one before" in note for note in run.report["notes"]), run.report["notes"]
+
+
+# Modules from before the first use of the GPU, where a plan's tries begin.
+TEACHER = """
+import copy, torch
+from torch import nn
+model = nn.Linear(2048, 2048)
+teacher = copy.deepcopy(model).requires_grad_(False)
+model.cuda(), teacher.cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.randn(64, 2048, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_model_that_is_never_called_is_found_in_a_plans_tries():
+    """The garbage collector of a fork does not list it."""
+    _, run = planned(TEACHER)
+    weights = 4 * (2048 * 2048 + 2048)
+    assert run.report["baseline"]["at_peak"]["by_category"]["parameters"] == 2 * weights

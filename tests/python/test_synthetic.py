@@ -192,6 +192,24 @@ def test_a_made_up_data_set_is_blamed_only_if_something_of_it_was_read(
     assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
 
 
+def test_a_host_that_was_not_reached_is_told_beside_made_up_data(tmp_path: Path) -> None:
+    """What the script lacks of it, such as a tokenizer, may be the cause as well."""
+    code = """
+    import socket, torchvision
+    made = torchvision.datasets.MNIST("/nowhere", transform=torchvision.transforms.ToTensor())
+    try:
+        socket.getaddrinfo("hub.invalid", 443)
+    except socket.gaierror:
+        pass
+    image, label = made[0]
+    raise IndexError("index -1 is out of bounds")
+    """
+    problem = with_data(code, tmp_path).report["problem"]
+    assert problem["kind"] == "exception-after-change", problem
+    assert "The host `hub.invalid` could not be reached either" in problem["message"], problem
+    assert problem["hint"].startswith("download what the script asks that host for"), problem
+
+
 def test_options_that_make_up_a_missing_file_are_suggested(tmp_path: Path) -> None:
     data = with_data(
         """
@@ -251,6 +269,34 @@ def test_rows_with_images_are_made_up_in_no_time(tmp_path: Path) -> None:
     """
     answer = with_data(code, tmp_path, "--synthetic-data={image:500x667:pil,label:int64<10}@9000")
     assert answer.said == {"count": 9000, "size": [667, 500], "quick": True}, answer.output
+
+
+ROWS_OF_FORMS = """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import datasets
+    name = "nobody/has-this"
+    stream = datasets.load_dataset(name, streaming=True)
+    shuffled = stream["train"].shuffle(buffer_size=10).take(3)
+    lists = datasets.load_dataset(name, split=["train", "test"])
+    positional = datasets.load_dataset(name, None, None, None, "train")
+    answer(
+        streams=sorted(stream), first=[len(row["text"]) > 0 for row in shuffled],
+        part=type(datasets.load_dataset(name, split="train", streaming=True)).__name__,
+        lists=[len(part) for part in lists], positional=len(positional),
+    )
+"""
+
+
+def test_rows_have_the_form_that_the_script_asks_for(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    answer = with_data(ROWS_OF_FORMS, tmp_path, "--synthetic-data={text:8:str}@50")
+    assert answer.said == {
+        "streams": ["test", "train", "validation"],
+        "first": [True] * 3,
+        "part": "IterableDataset",
+        "lists": [50, 50],
+        "positional": 50,
+    }, answer.output
 
 
 def test_the_shape_of_a_missing_tensor_is_what_the_script_compares_it_with(tmp_path: Path) -> None:

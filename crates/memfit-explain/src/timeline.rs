@@ -431,8 +431,18 @@ fn steps(track: &Track, roles: &Roles) -> Vec<u32> {
     if !announced.is_empty() {
         return announced;
     }
-    let ends = roles.phases.windows(2).filter(|pair| pair[0].1 == Phase::Optimizer);
-    ends.map(|pair| pair[1].0).collect()
+    // `optimizer.step(closure)` runs the forward and the backward pass within the optimizer's phase, so a
+    // step ends only after a backward pass.
+    let always = !roles.phases_recorded && !roles.phases.iter().any(|(_, phase)| *phase == Phase::Backward);
+    let mut trained = always;
+    let mut ends = Vec::new();
+    for pair in roles.phases.windows(2) {
+        trained |= pair[0].1 == Phase::Backward;
+        if pair[0].1 == Phase::Optimizer && std::mem::replace(&mut trained, always) {
+            ends.push(pair[1].0);
+        }
+    }
+    ends
 }
 
 /// Minimum number of forward passes after the last step, without a backward pass, that are treated as an

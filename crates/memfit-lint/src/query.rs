@@ -1,8 +1,8 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, Loop, LoopId, Op, OpKind,
-    Overlap, Site, Span, Store, StoreKind, Value, Weights, Window,
+    Argument, Backward, Call, ClassId, Facts, Flags, FunctionId, Grad, Handler, Kind, Loop, LoopId, Op,
+    OpKind, Overlap, Site, Span, Store, StoreKind, Value, Weights, Window,
 };
 
 use crate::rule::Context;
@@ -78,6 +78,46 @@ fn holds(facts: &Facts, optimizer: &Call, name: &str, weights: &Weights) -> bool
     // `params` may have been bound to the list before.
     let mut given = given.map(|receiver| facts.slice(receiver.span));
     given.any(|text| text == name)
+}
+
+/// Maximum number of names that are followed to what they are bound to.
+const MAX_OPERANDS: usize = 8;
+
+/// Names in an expression, with their attributes, that are neither called nor keys nor keywords.
+fn operands(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    text.split(move |c: char| !is_part(c)).filter(|name| {
+        let end = name.as_ptr() as usize - text.as_ptr() as usize + name.len();
+        !name.is_empty() && !text[end..].starts_with(['(', '"', '\'', '='])
+    })
+}
+
+/// Returns `true` if an optimizer is given what an unknown function returns: parameters of any model.
+pub(crate) fn is_given_unknown(facts: &Facts, optimizer: &Call) -> bool {
+    let is_params = |given: &&Argument| given.name.as_deref().is_none_or(|name| name == "params");
+    let Some(given) = optimizer.arguments.iter().find(is_params) else { return false };
+    let span = given.value_span;
+    let text = facts.slice(span);
+    let mut names: Vec<&str> = operands(text).collect();
+    // A list of parameters may be made up before.
+    let function = facts.slice(facts.function(optimizer.site.function).span);
+    for index in 0..MAX_OPERANDS {
+        let Some(name) = names.get(index).copied() else { break };
+        for line in function.lines() {
+            let bound = line.trim_start().strip_prefix(name).map(str::trim_start);
+            let value = bound.and_then(|rest| rest.strip_prefix("= ").or_else(|| rest.strip_prefix("+= ")));
+            names.extend(value.into_iter().flat_map(operands));
+        }
+    }
+    facts.calls.iter().filter(|call| call.result.is_unknown()).any(|call| {
+        let inside = span.start <= call.span.start && call.span.end <= span.end;
+        let takes_model = || call.arguments.iter().any(|argument| argument.value.is_module());
+        let bound = || {
+            call.site.function == optimizer.site.function
+                && names.iter().any(|name| facts.is_bound_to(call.span, name))
+        };
+        if inside { takes_model() } else { bound() }
+    })
 }
 
 /// Mode of a model at a site: that of the last `eval()` or `train()` before it in the function. `None` if one

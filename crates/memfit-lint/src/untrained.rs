@@ -5,7 +5,7 @@ use memfit_source::{Call, Facts, Grad, Graph, Kind, Op, OpKind, Overlap, Span, S
 
 use crate::callers::{freezes, optimizers};
 use crate::passes::is_pass;
-use crate::query::{backwards, is_detached, is_handed_on, optimizers_of, words};
+use crate::query::{backwards, is_detached, is_given_unknown, is_handed_on, optimizers_of, words};
 use crate::rule::{Context, Findings};
 
 /// Reports passes of models that are not trained, on inputs without a graph.
@@ -279,7 +279,7 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
     let mut made = optimizers(facts).peekable();
     let is_managed =
         facts.function(op.site.function).class.is_some_and(|class| facts.class(class).is_managed);
-    if optimizers(facts).any(|made| may_hold_parts(facts, made)) {
+    if optimizers(facts).any(|made| may_hold_parts(facts, made) || is_given_unknown(facts, made)) {
         return true;
     }
     let known = given.is_some_and(|given| given.loose) || is_evaluated_in_step(facts, op, model);

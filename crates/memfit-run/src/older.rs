@@ -183,7 +183,7 @@ pub(crate) fn hint_at_release(gone: &Gone, exception: &Exception) -> String {
     let release = release.as_ref().map(|release| format!(" {release}")).unwrap_or_default();
     let lacks =
         if *argument { format!("takes no argument `{name}` there") } else { format!("has no `{name}`") };
-    let caller = traceback::package_of(traceback::raising_file(&exception.traceback).unwrap_or_default());
+    let caller = traceback::package_of(traceback::asking_file(&exception.traceback).unwrap_or_default());
     let own = caller.is_none_or(|caller| caller == package);
     if let Some(now) = renamed::replacement(package, name).filter(|_| own) {
         return format!(
@@ -349,6 +349,24 @@ mod tests {
         assert!(own.starts_with("`lightning` 2.6 takes no argument `gpus` there: `accelerator="), "{own}");
         let package = hint("/v/lib/python3.11/site-packages/tools/a.py", false);
         assert!(package.contains("has no `gpus`: `tools`, which asks for it"), "{package}");
+    }
+
+    #[test]
+    fn a_package_that_passes_a_lookup_on_is_not_who_asks() {
+        const LAZY: &str = "  File \"/v/lib/python3.11/site-packages/lazy_loader/__init__.py\", line 110, in __getattr__\n    raise AttributeError(x)\n";
+        for (asks, told) in [
+            ("/me/env.py", "if the name is right, the script was written for another release"),
+            ("/v/lib/python3.11/site-packages/tools/a.py", "`tools`, which asks for it"),
+        ] {
+            let traceback =
+                format!("  File \"{asks}\", line 3, in render\n    skimage.draw.circle(x)\n{LAZY}");
+            let exception =
+                Exception { r#type: "AttributeError".to_owned(), message: String::new(), traceback };
+            let (package, name) = ("skimage".to_owned(), "circle".to_owned());
+            let gone = Gone { package, release: None, name, argument: false };
+            let hint = hint_at_release(&gone, &exception);
+            assert!(hint.contains(told) && !hint.contains("lazy_loader"), "{hint}");
+        }
     }
 
     #[test]

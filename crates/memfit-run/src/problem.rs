@@ -53,7 +53,8 @@ fn failed(request: &Request, facts: &Facts, ran: Ran<'_>, exception: &Exception)
     }
     let (mut message, caused) = blame::sentence(request, facts, exception);
     let (kind, hint) = if caused {
-        (ProblemKind::ExceptionAfterChange, Some(hint_after_change(request, facts, exception)))
+        let hint = hint_after_change(request, facts, exception, &mut message);
+        (ProblemKind::ExceptionAfterChange, Some(hint))
     } else {
         (ProblemKind::Exception, hint_at_failure(facts, ran, exception, &mut message))
     };
@@ -95,8 +96,13 @@ fn hint_at_failure(
     absent::hint_at_file(exception)
 }
 
-/// Hint for a failure that memfit may have caused.
-fn hint_after_change(request: &Request, facts: &Facts, exception: &Exception) -> String {
+/// Hint for a failure that memfit may have caused; adds to the message that a host could not be reached.
+fn hint_after_change(
+    request: &Request,
+    facts: &Facts,
+    exception: &Exception,
+    message: &mut String,
+) -> String {
     let fewer = if facts.steps() == 0 { "" } else { "; fewer `--steps` may end before that line" };
     let samples = facts.cause.sampled && request.synthetic.data.is_some();
     let real = if samples && !blame::is_refusal(exception) {
@@ -104,7 +110,15 @@ fn hint_after_change(request: &Request, facts: &Facts, exception: &Exception) ->
     } else {
         ""
     };
-    format!("{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}")
+    let mut fetch = "";
+    if let Some(host) = &facts.cause.unreached {
+        end_sentence(message);
+        for part in [" The host `", host, "` could not be reached either"] {
+            message.push_str(part);
+        }
+        fetch = "download what the script asks that host for on a machine with a network, and copy it to this one; or ";
+    }
+    format!("{fetch}{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}")
 }
 
 /// Adds the likely reason why a run reached its time limit.

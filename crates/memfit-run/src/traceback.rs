@@ -70,6 +70,12 @@ pub(crate) fn raising_file(traceback: &str) -> Option<&str> {
     traceback.lines().rev().find_map(frame).map(|(file, _)| file)
 }
 
+/// File of the innermost frame that asks for an attribute. A `__getattr__` raises on behalf of its caller.
+pub(crate) fn asking_file(traceback: &str) -> Option<&str> {
+    let is_asked = |function: &str| function == "__getattr__" || function.ends_with(".__getattr__");
+    calls(traceback).rev().find(|(_, function)| !is_asked(function)).map(|(file, _)| file)
+}
+
 /// Returns `true` if a line of the script's own code raised.
 pub(crate) fn is_raised_by_script(traceback: &str) -> bool {
     raising_file(traceback).is_some_and(is_user_file)
@@ -128,7 +134,9 @@ pub(crate) fn handled_error(traceback: &str) -> Option<String> {
 }
 
 fn missing_module(exception: &Exception) -> Option<Exception> {
-    if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) {
+    // An error that says what to install, or that the script itself raised, says more than the module's name.
+    let told = exception.message.contains("install") || is_raised_by_script(&exception.traceback);
+    if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) && told {
         return None;
     }
     let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
@@ -161,13 +169,15 @@ fn with_cause(exception: &Exception) -> Option<Exception> {
 const MAX_LINES: usize = 3;
 const MAX_LENGTH: usize = 300;
 
-/// First line of a message, with the lines that continue it: indented, or beginning with a small letter.
+/// First line of a message, with the lines that continue it: indented, beginning with a small letter, or
+/// after a colon.
 pub(crate) fn summary(message: &str) -> String {
     let mut lines = message.lines().skip_while(|line| line.trim().is_empty());
     let mut text = lines.next().unwrap_or_default().trim().to_owned();
     for line in lines.take(MAX_LINES - 1) {
         let is_over = text.ends_with(['.', '!', '?']) || text.len() > MAX_LENGTH;
-        if is_over || !line.starts_with(|first: char| first.is_lowercase() || first.is_whitespace()) {
+        let goes_on = line.starts_with(|first: char| first.is_lowercase() || first.is_whitespace());
+        if is_over || line.is_empty() || !(goes_on || text.ends_with(':')) {
             break;
         }
         text.push(' ');
@@ -290,6 +300,25 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_module_is_told_unless_the_error_raised_from_it_says_more() {
+        const MISSING: &str = "No module named 'tensorguard'";
+        for (raiser, message, told) in [
+            ("/v/site-packages/hydra/_internal/instantiate.py", "Error locating target 'model.Net'", MISSING),
+            ("/v/site-packages/tool/lazy.py", "Please install tool[all]", "Please install tool[all]"),
+            ("/me/train.py", "use --backend sdpa", "use --backend sdpa"),
+        ] {
+            let traceback = format!(
+                "{TRACEBACK}\n  File \"/me/model.py\", line 1, in <module>\n    import tensorguard\n\
+                 ModuleNotFoundError: {MISSING}\n\n{DIRECT_CAUSE}\n\n{TRACEBACK}\n  File \"{raiser}\", line 9, in locate\n\
+                 errors.Instantiation: {message}\n"
+            );
+            let kind = "errors.Instantiation".to_owned();
+            let raised = Exception { r#type: kind, message: message.to_owned(), traceback };
+            assert!(original(&raised).message.starts_with(told), "{:?}", original(&raised));
+        }
+    }
+
+    #[test]
     fn a_refusal_of_memfits_is_told_as_it_is() {
         let traceback = format!(
             "{TRACEBACK}\n  File \"/v/a.py\", line 1, in get\nOSError: no host\n\n{DIRECT_CAUSE}\n\n{TRACEBACK}\n  File \"/me/train.py\", line 3, in main\nOSError: x\n"
@@ -312,6 +341,9 @@ mod tests {
         assert_eq!(summary("\nCUDA error: no kernel\nCUDA errors may"), "CUDA error: no kernel");
         let keys = "Error(s) in loading state_dict for Net:\n\tMissing key(s): \"a\".";
         assert_eq!(summary(keys), keys.replace("\n\t", " "));
+        let colon = "Error downloading a.gz:\nTried http://a, got:\n<urlopen error>";
+        assert_eq!(summary(colon), colon.replace('\n', " "));
+        assert_eq!(summary("Error downloading a.gz:\n\nTried"), "Error downloading a.gz:");
         let long = summary(&format!("a:\n {}\n y", "x".repeat(MAX_LENGTH)));
         assert!(long.starts_with("a: xx") && long.ends_with("x…"), "{long}");
         assert_eq!(summary(""), "");

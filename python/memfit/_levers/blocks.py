@@ -45,7 +45,9 @@ def _in_lists(
 
 
 def _is_block(module: nn.Module) -> bool:
-    """Return `True` if a module is large enough for a block: it has submodules and parameters."""
-    if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+    """Return `True` if a module is large enough for a block: it has submodules and parameters, and is called.
+    A list has no forward pass, nor has a plain `nn.Module()` that holds the blocks of a U-Net's level.
+    """
+    if type(module).forward is nn.Module.forward and "forward" not in vars(module):
         return False
     return any(True for _ in module.children()) and any(True for _ in module.parameters())

@@ -188,7 +188,8 @@ class Rescue:
     def abort(self) -> None:
         """Abort all collectives in progress."""
         for group in self._groups():
-            with contextlib.suppress(RuntimeError):
+            # Gloo of older versions of PyTorch has nothing to abort.
+            with contextlib.suppress(RuntimeError, AttributeError):
                 group._get_backend(self._device).abort()
 
     def mend(self) -> None:

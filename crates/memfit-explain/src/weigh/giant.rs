@@ -1,5 +1,7 @@
 //! One request, or a few similar ones, out of proportion to all others.
 
+use std::collections::HashSet;
+
 use memfit_patch::RecordedFacts;
 use memfit_recording::{StackId, TextId};
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
@@ -37,7 +39,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         + if requested * 2 >= giant { requested } else { 0 };
     let rest = timeline.sum(|life| !life.stays()).saturating_sub(bytes);
     let out_of_proportion = giant >= limit / CARD_SHARE_DIVISOR
-        && (giant >= median * MEDIAN_FACTOR || count <= 3)
+        && (giant >= median * MEDIAN_FACTOR || count <= 3 && !are_of_first_layers(analysis, &of_kind))
         && count <= MAX_BLOCKS
         && bytes >= rest;
     if !out_of_proportion {
@@ -92,6 +94,15 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         facts,
         fixes: remedies(analysis, &sites, Giants { all: bytes, same_code, inputs, loss }),
     })
+}
+
+/// Returns `true` if several modules made such blocks in the first step's forward pass. Where memory runs out
+/// in a model's first layers, their outputs are most of what there is, and show the size of the batch.
+fn are_of_first_layers(analysis: &Analysis<'_>, of_kind: &impl Fn(&&Life) -> bool) -> bool {
+    let timeline = &analysis.timeline;
+    let first = timeline.steps_at(timeline.trouble.moment) == 0 && !timeline.has_phase(Phase::Backward);
+    let modules: HashSet<TextId> = timeline.live().filter(of_kind).map(Life::module).collect();
+    first && modules.len() > 1 && !modules.contains(&TextId::NONE)
 }
 
 /// The large blocks and the failed request, for the remedies.

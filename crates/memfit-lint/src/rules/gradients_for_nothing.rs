@@ -43,7 +43,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
-use crate::query::{backwards, is_detached, is_handed_on, mode_at, optimizers_of, words};
+use crate::query::{backwards, is_detached, is_given_unknown, is_handed_on, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule =
@@ -94,7 +94,8 @@ fn passes(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     let optimizers: Vec<&Call> =
         facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer)).collect();
-    if optimizers.is_empty() || !optimizers.iter().all(|made| made.result.weights.is_exact()) {
+    let exact = |made: &&Call| made.result.weights.is_exact() && !is_given_unknown(facts, made);
+    if optimizers.is_empty() || !optimizers.iter().all(exact) {
         return;
     }
     for (op, backward) in backwards(facts) {
@@ -165,7 +166,9 @@ fn parts(context: &Context<'_>, findings: &mut Findings<'_>) {
     let all: Vec<Vec<&str>> = optimizers.iter().map(|optimizer| given(optimizer)).collect();
     let known = optimizers.iter().zip(&all).all(|(optimizer, given)| {
         let first = optimizer.arguments.first().map_or("", |first| facts.slice(first.value_span));
-        !given.is_empty() && first.matches("parameters()").count() == given.len()
+        !given.is_empty()
+            && first.matches("parameters()").count() == given.len()
+            && !is_given_unknown(facts, optimizer)
     });
     if !known || freezing(facts).next().is_some() {
         return;

@@ -13,7 +13,7 @@ import os
 import random
 import sys
 
-from . import ahead, channel, imports, kept_batches, kinds, random_numbers
+from . import ahead, alive, channel, imports, kept_batches, kinds, random_numbers
 
 # Garbage-collector thresholds during preparation, when little of the script's data is garbage.
 RARE_COLLECTION = (50_000, 20, 100)
@@ -45,7 +45,7 @@ def arm(session):
         torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init
         if gc.get_threshold() == RARE_COLLECTION:
             gc.set_threshold(*thresholds)
-        _freeze_objects()
+        _freeze_objects(torch)
         _serve(session)
 
     def begin():
@@ -94,11 +94,11 @@ def _before_groups(torch, begin, serve, c10d):
         package.init_process_group = init_process_group
 
 
-def _freeze_objects():
+def _freeze_objects(torch):
     """Exclude existing objects from the garbage collector, which would copy their pages in each child; an
     explicit collection by the script includes them.
     """
-    gc.freeze()
+    alive.freeze(torch.nn.Module)
     original = gc.collect
 
     @functools.wraps(original)

@@ -4,6 +4,8 @@ import functools
 import os
 import random
 
+# Number of samples of a data set of unknown size.
+DEFAULT_SAMPLES = 10_000
 # One of so many samples that a data set keeps at once is noise.
 SPARSE = 100
 # Mode, width, height, classes and number of training samples of torchvision's data sets. For photographs of

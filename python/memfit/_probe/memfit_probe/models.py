@@ -2,11 +2,10 @@
 first.
 """
 
-import gc
 import sys
 import types
 
-from . import handles
+from . import alive, handles
 
 
 def together(torch, model, optimizers):
@@ -31,19 +30,16 @@ def _beside(kind, model, optimizers):
         places.pop(id(parameter), None)
     if not places:
         return []
-    # Checks the type only: an `isinstance` check could instantiate lazy objects.
-    alive = [
-        each for each in gc.get_objects() if issubclass(type(each), kind) and "_modules" in each.__dict__
-    ]
+    present = [each for each in alive.modules(kind) if "_modules" in each.__dict__]
     holders = {}
-    for each in alive:
+    for each in present:
         for part in each._modules.values():
             if part is not None:
                 holders.setdefault(id(part), []).append(each)
     above = {id(each) for each in _all_above(model, holders)}
     within = {id(each) for each in model.modules()}
     found = {}
-    for each in alive:
+    for each in present:
         own = [places[id(parameter)] for parameter in each._parameters.values() if id(parameter) in places]
         if not own or id(each) in within or id(each) in above:
             continue

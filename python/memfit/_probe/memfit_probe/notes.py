@@ -5,9 +5,7 @@ uses them, optimizer state once it is created. After an out-of-memory error, and
 visited once more.
 """
 
-import gc
-
-from . import copies, optimizer_state, sparse
+from . import alive, copies, optimizer_state, sparse
 from . import watch as codes
 from .holdings import plain
 from .identity import ByIdentity
@@ -168,8 +166,7 @@ class Notes:
         """Visit everything known, after an out-of-memory error or at the end."""
         session = self.session
         # Includes modules that were never called, such as a teacher or averaged weights.
-        module_class = session.torch.nn.Module
-        self.all_of_each([each for each in gc.get_objects() if issubclass(type(each), module_class)])
+        self.all_of_each(alive.modules(session.torch.nn.Module))
         for optimizer in list(session.optimizers):
             owner_of = self._owner_of
             parameters = [

@@ -2,9 +2,9 @@
 torchvision data sets, by images of their size. The script's own transforms run on these images.
 """
 
-from . import imports, metrics, mmpretrain_data, network, timm_data, unset
+from . import hub_rows, imports, metrics, mmpretrain_data, network, timm_data, unset
 from .described import Described
-from .known_datasets import KNOWN, as_stated, contents, picture, usual_length
+from .known_datasets import DEFAULT_SAMPLES, KNOWN, as_stated, contents, picture, usual_length
 from .lacking_data import (
     ABSENT,
     GRAPH_LIBRARIES,
@@ -34,10 +34,6 @@ NUMBERS_OF_CLASSES = (
     "nClasses",
 )
 MAX_CLASSES = 1 << 20
-# Bytes of the different rows of a table.
-ROWS_BYTES = 16 << 20
-# Number of samples of a data set of unknown size.
-DEFAULT_SAMPLES = 10_000
 
 
 class SyntheticData:
@@ -62,7 +58,7 @@ class SyntheticData:
         if self.samples:
             self._watch_loaders(data.DataLoader)
         imports.after("torchvision.datasets", self._arm_torchvision)
-        imports.after("datasets", self._arm_datasets)
+        imports.after("datasets", lambda module: hub_rows.arm(module, self))
         metrics.arm(imports, self)
         mmpretrain_data.arm(imports, self)
         timm_data.arm(imports, self)
@@ -364,46 +360,6 @@ class SyntheticData:
         if dataset.target_transform is not None:
             target = dataset.target_transform(target)
         return image, target
-
-    # Hugging Face's datasets
-
-    def _arm_datasets(self, module):
-        # A script may have a `datasets` of its own, with a `load_dataset` that takes other arguments.
-        if not hasattr(module, "DatasetDict"):
-            return
-        original, synthetic = module.load_dataset, self
-
-        @alike(original)
-        def load_dataset(path, *args, **kwargs):
-            try:
-                return original(path, *args, **kwargs)
-            except Exception as error:
-                if not synthetic.samples:
-                    synthetic.note(
-                        f"`{path}` is not on this machine, and its rows were not described: "
-                        "`--synthetic-data='text:str,label:int64<2'`"
-                    )
-                    raise
-                network.forget()
-                rows, synthetic.used = synthetic.length or DEFAULT_SAMPLES, True
-                synthetic.note(
-                    f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "
-                    f"{synthetic.samples}"
-                )
-                # The library stores each row: large ones repeat.
-                kinds = min(rows, max(1, ROWS_BYTES // max(1, synthetic.samples.row_bytes)))
-                table = {
-                    field["name"]: synthetic.samples.column(field, kinds)
-                    for field in synthetic.samples.fields
-                }
-                made = module.Dataset.from_dict(table)
-                if kinds < rows:
-                    made = made.select([i % kinds for i in range(rows)])
-                if kwargs.get("split") is not None:
-                    return made
-                return module.DatasetDict(train=made, validation=made, test=made)
-
-        imports.replace(module, "load_dataset", load_dataset)
 
     def _sample(self, _dataset, index):
         return self.samples.sample(index)

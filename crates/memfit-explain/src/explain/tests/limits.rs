@@ -265,3 +265,17 @@ fn what_another_function_made_is_not_computed_in_parts() {
     let fix = fix_of(&explanation, Lever::ByParts);
     assert_eq!(fix.saves, 2 * 1024 * MIB / 4 * 3);
 }
+
+#[test]
+fn outputs_of_the_first_layers_are_no_giants() {
+    for (names, cause) in [(["conv", "norm"], Cause::TooBig), (["scores", "scores"], Cause::GiantRequest)] {
+        let mut run = Growing::default();
+        let model = run.stack(&[MODULE, ("train.py", "train", 7)]);
+        for name in names {
+            let module = run.track.texts.intern(name);
+            run.alloc_in(model, module, 768 * MIB, Category::Activations);
+        }
+        let explanation = explained(&run.fail(model, 768 * MIB), Some(2048 * MIB), "").unwrap();
+        assert_eq!(explanation.cause, cause, "{:?}", explanation.considered);
+    }
+}

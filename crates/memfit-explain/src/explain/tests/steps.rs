@@ -312,3 +312,19 @@ fn private_pools_are_blamed_before_growth_that_holds_less() {
         assert_eq!(explanation.cause, cause, "{:?}", explanation.considered);
     }
 }
+
+#[test]
+fn passes_within_a_closure_of_the_optimizer_do_not_end_its_step() {
+    let mut run = Growing::default();
+    let [data, model] =
+        [run.stack(&[("train.py", "train", 6)]), run.stack(&[MODULE, ("train.py", "train", 7)])];
+    run.alloc(data, 512 * MIB, 512 * MIB);
+    for phase in [Phase::Optimizer, Phase::Forward] {
+        let totals = run.totals();
+        run.track.add_moment(MomentKind::Phase(phase), 0, StackId::NONE, totals);
+    }
+    run.alloc(model, 256 * MIB, 256 * MIB);
+    let explanation = explained(&run.fail(model, 512 * MIB), Some(1024 * MIB), "").unwrap();
+    assert_ne!(explanation.cause, Cause::TwoBatchesAlive, "{:?}", explanation.considered);
+    assert_eq!(explanation.moment.step, 1);
+}
