@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|twelfth]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|thirteenth]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|...|-twelfth].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|twelfth] --verify
+        [--write measurements/check-planted[-second|...|-thirteenth].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|thirteenth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -78,6 +78,7 @@ NAMES = (
     "tenth",
     "eleventh",
     "twelfth",
+    "thirteenth",
 )
 # The planters of these sets had seen the file of kinds, in which the rules stand as well.
 KNOWING_NAMES = (*NAMES[3:7], *NAMES[8:])
