@@ -164,7 +164,7 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
     let mut found = parallel_map(&inputs, 1, |(path, text)| {
         let parsed = parse_text(path, text, &library);
         let mut project = Project::default();
-        parsed.parts.iter().for_each(|(_, facts)| project.add(facts));
+        parsed.parts.iter().for_each(|(_, facts)| project.add(path, facts));
         // An editor asks at every change, and few texts have a finding that depends on it.
         judge(&parsed, config, &project, || {
             let (folder, root) = Projects::default().folder_and_root(path);
@@ -199,7 +199,7 @@ impl Projects {
             let torch = requirements.of_folder(&folder, &root);
             all.torch.insert(folder, torch);
             let project = all.by_root.entry(root).or_default();
-            file.parts.iter().for_each(|(_, facts)| project.add(facts));
+            file.parts.iter().for_each(|(_, facts)| project.add(&file.path, facts));
         }
         all
     }
@@ -368,7 +368,7 @@ fn judge(file: &Parsed, config: &Config, project: &Project, torch: impl Fn() -> 
     let mut findings = Vec::new();
     let mut problems = file.problems.clone();
     for (snippet, facts) in &file.parts {
-        let context = Context { facts, project, torch: &torch };
+        let context = Context { facts, file: &file.path, project, torch: &torch };
         let judged = || judge_snippet(file, snippet, &context, &lines, config);
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(judged)) {
             Ok(found) => findings.extend(found),

@@ -5,6 +5,7 @@
 //! or the presentation of findings.
 
 mod callers;
+mod calls;
 mod check;
 mod config;
 mod data;
@@ -13,7 +14,6 @@ mod evaluation;
 mod fakes;
 mod files;
 mod fix;
-mod given;
 mod mend;
 mod meters;
 mod modules;

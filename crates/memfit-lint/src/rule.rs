@@ -1,6 +1,8 @@
 //! Rules and findings.
 
 pub(crate) use memfit_source::Edit;
+use std::path::Path;
+
 use memfit_source::{Facts, Span};
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +67,8 @@ pub struct Rule {
 pub(crate) struct Context<'a> {
     /// Facts of the text.
     pub(crate) facts: &'a Facts,
+    /// Path of the file, as given by the user.
+    pub(crate) file: &'a Path,
     /// Facts of the rest of the project.
     pub(crate) project: &'a Project,
     /// PyTorch releases that the project allows, read when a rule first asks.
@@ -127,8 +131,8 @@ pub(crate) struct Project {
     pub(crate) empties: std::collections::HashSet<String>,
     /// What the files do with gradient scalers.
     pub(crate) scalers: Scalers,
-    /// What callers give to functions of other files.
-    pub(crate) given: crate::given::Given,
+    /// Calls of functions of other files.
+    pub(crate) calls: crate::calls::Calls,
     /// Names by which files that do not train divide.
     pub(crate) divisors: std::collections::HashSet<String>,
     /// `true` if a model of the project cuts values from their graphs.
@@ -137,8 +141,8 @@ pub(crate) struct Project {
     pub(crate) volatile: bool,
     /// `true` if a file needs PyTorch 0.4, which brought `item()` and `no_grad`.
     pub(crate) has_no_grad: bool,
-    /// Names of classes whose `update` adds its argument, as it is, to a sum.
-    pub(crate) meters: std::collections::HashSet<String>,
+    /// Classes whose objects sum what they are given.
+    pub(crate) meters: crate::meters::Meters,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

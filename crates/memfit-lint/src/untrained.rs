@@ -72,8 +72,9 @@ fn is_dropped_at_once(facts: &Facts, op: &Op, call: &Call) -> bool {
     is_detached(facts, op.span) || is_detached(facts, call.span) || rest.starts_with(".data") || rebound
 }
 
-/// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework runs it.
-#[expect(clippy::option_option, reason = "a step that a framework runs has no backward pass in the text")]
+/// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework or another file
+/// runs it.
+#[expect(clippy::option_option, reason = "a step that others run has no backward pass in the text")]
 fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
     let facts = context.facts;
     let function = facts.function(op.site.function);
@@ -103,17 +104,19 @@ fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
         return Some(None);
     }
     // A caller differentiates what it returns.
-    let called = |call: &&Call| call.function == Some(op.site.function) && call.site.grad == Grad::On;
-    let hands_on = output.is_none_or(|output| function.returned.may_share(output));
-    let callers = facts.calls.iter().filter(called).filter(|_| function.hands_on && hands_on);
-    callers.into_iter().find_map(|call| {
+    let called = |call: &&Call| call.site.grad == Grad::On;
+    if !function.hands_on || output.is_some_and(|output| !function.returned.may_share(output)) {
+        return None;
+    }
+    let here = facts.calls_of(op.site.function).filter(called).find_map(|call| {
         let mut own = facts
             .ops
             .iter()
             .filter(passes)
             .filter(|pass| pass.site.function == call.site.function && pass.site.order > call.site.order);
         own.find(|pass| reaches(pass, &call.result.graph)).map(|pass| Some(pass.span))
-    })
+    });
+    here.or_else(|| context.is_differentiated_by_callers(op.site.function).then_some(None))
 }
 
 /// Returns `true` if the text shows that a model is not trained: it is only evaluated, or it is loaded and

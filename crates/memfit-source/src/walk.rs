@@ -22,6 +22,7 @@ mod library_calls;
 mod method;
 mod method_names;
 mod model_call;
+mod parameterless;
 mod returned;
 mod statement;
 mod stores;

@@ -299,7 +299,7 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_once = step.site.looped.is_none() && crate::evaluation::is_tested(facts, step.site.function);
         if !known
             || is_once
-            || !repeats(facts, &step.site)
+            || !repeats(context, &step.site)
             || findings.found.iter().any(|found| found.span == step.span)
         {
             continue;
@@ -332,10 +332,17 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
                 ["step", "scale", "unscale_", "update", "backward"].iter().any(|way| call.is_method(way));
             let callee = context.slice(call.callee).to_ascii_lowercase();
             let given = call.arguments.iter().any(|argument| context.slice(argument.value_span) == name);
+            // `np.zeros(…)` and `other_optimizer.zero_grad()` are known.
+            let is_of_library = call
+                .path
+                .as_deref()
+                .is_some_and(|path| ["torch.", "numpy.", "builtins."].iter().any(|of| path.starts_with(of)));
+            let is_known = is_of_library || facts.ops.iter().any(|op| op.span == call.span);
             call.site.function == step.site.function
                 && call.span != step.call.unwrap_or(step.span)
                 && (given && !is_own && call.function.is_none()
                     || call.function.is_none()
+                        && !is_known
                         && ["zero", "reset", "clear"].iter().any(|word| callee.contains(word)))
         });
         if !trained || cleared || handed {
