@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memfit_source::{Call, Facts, Flags, FunctionId, Grad, Kind, OpKind, Overlap, StoreKind};
+use memfit_source::{Call, Facts, Flags, FunctionId, GivenValue, Grad, Kind, OpKind, Overlap, StoreKind};
 
 use crate::calls::{Called, Calls, GivenArgument, GivenModel, MAX_KEPT, Parameter};
 use crate::query::{is_differentiated, optimizers_of, outlives_iterations, words};
@@ -60,7 +60,7 @@ fn add_loops(facts: &Facts, file: &Path, call: &Call, called: &mut Called) {
     }
 }
 
-/// What is known of an argument, if it is a model, a loss function or an optimizer.
+/// What is known of an argument, if it is a model, an optimizer, or another value that tells a function something.
 fn given(facts: &Facts, argument: &memfit_source::Argument, parameter: Parameter) -> Option<GivenArgument> {
     let criterion = match argument.value.kind {
         Kind::Criterion { which, .. } if !argument.value.is(Flags::BY_NAME) => Some(which),
@@ -79,8 +79,10 @@ fn given(facts: &Facts, argument: &memfit_source::Argument, parameter: Parameter
             is_clear && !of_another
         })
     });
-    (criterion.is_some() || model.is_some() || clears.is_some()).then(|| GivenArgument {
+    let value = GivenValue::of(&argument.value);
+    (criterion.is_some() || model.is_some() || clears.is_some() || value.is_some()).then(|| GivenArgument {
         parameter,
+        value,
         model,
         last: argument.value.flags,
         criterion,

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use memfit_source::{Criterion, Flags};
+use memfit_source::{Criterion, Facts, Flags, GivenValue};
 
 /// Maximum number of arguments and of callers that are kept for a function and a module that imports it.
 pub(crate) const MAX_KEPT: usize = 64;
@@ -75,6 +75,35 @@ impl Calls {
     ) -> impl Iterator<Item = &'c Called> + use<'c, 'f> {
         self.0.get(name).into_iter().flatten().filter(move |called| called.may_mean(file))
     }
+
+    /// What all calls of a function of a file give to a parameter, if they agree.
+    pub(crate) fn given(
+        &self,
+        file: &Path,
+        name: &str,
+        position: usize,
+        parameter: &str,
+    ) -> Option<&GivenValue> {
+        let arguments = self.of(file, name).flat_map(|called| &called.arguments);
+        let mut given = arguments
+            .filter(|argument| argument.parameter.is(position, parameter))
+            .map(|own| own.value.as_ref());
+        let first = given.next()??;
+        given.all(|other| other == Some(first)).then_some(first)
+    }
+
+    /// Returns `true` if calls of a file's functions tell more of their parameters than the names do.
+    pub(crate) fn inform(&self, file: &Path, facts: &Facts) -> bool {
+        facts.functions.iter().filter(|function| !function.name.is_empty()).any(|function| {
+            let name = function.name.strip_suffix(".__init__").unwrap_or(&function.name);
+            let skipped = usize::from(function.class.is_some());
+            self.0.contains_key(name)
+                && function.parameters.iter().skip(skipped).enumerate().any(|(position, parameter)| {
+                    let given = self.given(file, name, position, parameter);
+                    given.is_some_and(|given| !given.is_told_by(parameter))
+                })
+        })
+    }
 }
 
 impl Called {
@@ -110,6 +139,8 @@ pub(crate) struct GivenArgument {
     pub(crate) last: Flags,
     /// Which loss function it is, if it is one.
     pub(crate) criterion: Option<Criterion>,
+    /// What it is, as far as that holds for the called function.
+    pub(crate) value: Option<GivenValue>,
     /// Whether the caller, or a function that it calls, clears the gradients of an optimizer.
     pub(crate) clears: Option<bool>,
 }

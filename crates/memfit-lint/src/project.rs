@@ -89,14 +89,11 @@ impl Project {
             });
             // What it computes in training alone, or with gradients that it turns on itself, needs none of an
             // evaluation.
-            let called = op.via.filter(|id| *id != FunctionId::MODULE).map(|id| facts.function(id));
-            let looks_after_itself = [Some(function), called]
-                .into_iter()
-                .flatten()
-                .any(|by| facts.slice(by.span).contains("enable_grad"))
-                || facts.guards_of(op.site.guard).map(|id| facts.guard(id)).any(|guard| {
-                    !guard.negated && facts.slice(guard.test).trim_matches(['(', ')']) == "self.training"
-                });
+            let looks_after_itself = facts.slice(function.span).contains("enable_grad")
+                || facts
+                    .guards_of(op.site.guard)
+                    .map(|id| facts.guard(id))
+                    .any(|guard| !guard.negated && guard.what.training);
             op.kind == OpKind::AutogradGrad
                 && is_own
                 && !looks_after_itself

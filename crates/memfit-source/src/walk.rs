@@ -477,6 +477,8 @@ impl<'a> Walker<'a> {
             annotation.and_then(|annotation| self.annotation_value(annotation))
         {
             value = annotation_value;
+        } else if let Some(given) = self.given_by_others(id, index, name) {
+            value = given;
         }
         match value.kind {
             // `def log(self, loss: float)` is also given tensors.
@@ -497,6 +499,14 @@ impl<'a> Walker<'a> {
         }
         self.facts.functions[id.index()].inputs.push(value.graph.clone());
         value
+    }
+
+    /// Value that callers in other files give to a parameter.
+    fn given_by_others(&self, id: FunctionId, index: usize, parameter: &str) -> Option<Value> {
+        let function = self.facts.function(id);
+        let position = index.checked_sub(usize::from(function.class.is_some()))?;
+        let name = function.name.strip_suffix(".__init__").unwrap_or(&function.name);
+        self.imports.given(name, position, parameter).map(|given| given.0)
     }
 
     /// Value of a type annotation.
