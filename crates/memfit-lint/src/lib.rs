@@ -4,6 +4,7 @@
 //! combination of fixes, and the selection of a project's files. It does not know the parser, the allocator,
 //! or the presentation of findings.
 
+mod averages;
 mod callers;
 mod calls;
 mod check;

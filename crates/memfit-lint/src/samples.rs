@@ -229,7 +229,14 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
             };
             is_repeated && !is_fallback(context, pass) && is_bound
         });
-        // One of each branch.
+        // One of each branch. What another search has found in the function is enough.
+        let is_known = findings.found.iter().any(|found| {
+            let at = found.span.start;
+            found.rule.name == findings.rule.name && (function.span.start..function.span.end).contains(&at)
+        });
+        if is_known {
+            continue;
+        }
         for pass in found.collect::<Vec<_>>() {
             let is_other = reported.iter().all(|other| facts.are_alternatives(other.site, pass.site));
             if is_other && !is_reported(findings, pass.span) {

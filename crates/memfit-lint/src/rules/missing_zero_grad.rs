@@ -54,11 +54,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     {
         return;
     }
+    // Accelerate skips `zero_grad()` within a window, and leaves it to the loop.
+    let is_left = facts.withs.iter().any(|with| context.slice(with.item).starts_with("accelerator.accumulate("));
     let mut seen: Vec<LoopId> = Vec::new();
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { closure: false, .. })
             && !step.deep
-            && !step.site.managed
+            && (!step.site.managed || is_left)
             && step.via.is_none();
         let Some(looped) = step.site.looped.filter(|id| plain && !seen.contains(id)) else { continue };
         // A called function clears the gradients of its own optimizer.

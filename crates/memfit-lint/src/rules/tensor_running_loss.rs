@@ -82,6 +82,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             }
             _ => continue,
         };
+        // Where gradients are off, a sum has no graph.
+        if how == How::Sum && store.site.grad == Grad::Off {
+            continue;
+        }
         let loss = match &store.value.kind {
             // Of the arguments of a method, the loss.
             Kind::Tuple(parts) if [How::Given, How::Kept].contains(&how) => {
@@ -178,6 +182,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
     }
     crate::meters::report(context, findings);
+    crate::averages::report(context, findings);
 }
 
 /// Returns `true` for a list that the loop makes anew now and then, such as at each line of a log, of
