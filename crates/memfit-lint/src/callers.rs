@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memfit_source::{Call, Facts, Flags, FunctionId, GivenValue, Grad, Kind, OpKind, Overlap, StoreKind};
+use memfit_source::{Call, Facts, Flags, FunctionId, GivenValue, Grad, Kind, Op, OpKind, Overlap, StoreKind};
 
 use crate::calls::{Called, Calls, GivenArgument, GivenModel, MAX_KEPT, Parameter};
 use crate::query::{is_differentiated, optimizers_of, outlives_iterations, words};
@@ -71,7 +71,7 @@ fn given(facts: &Facts, argument: &memfit_source::Argument, parameter: Parameter
     let clears = matches!(argument.value.kind, Kind::Optimizer).then(|| {
         facts.ops.iter().any(|op| {
             let is_clear = matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
-            let steps = |other: &&memfit_source::Op| matches!(other.kind, OpKind::Step { .. });
+            let steps = |other: &&Op| matches!(other.kind, OpKind::Step { .. });
             let own = facts.slice(argument.value_span);
             let of_another = op.receiver != own
                 && facts.ops.iter().filter(steps).any(|step| step.receiver == op.receiver)
@@ -117,12 +117,46 @@ fn model_of(facts: &Facts, name: &str, argument: &memfit_source::Argument) -> Gi
     let frozen = facts.ops.iter().any(|op| {
         matches!(op.kind, OpKind::RequireGrad { on } if on != Some(true)) && of(&op.receiver, &op.weights)
     }) || facts.calls.iter().any(|call| freezes(facts, call, last));
+    let may_hold = made.iter().any(|made| may_hold_parts(facts, made));
     GivenModel {
-        loose: !made.is_empty() && made.iter().all(told) && !held,
+        loose: !made.is_empty() && made.iter().all(told) && !held && !may_hold,
+        built: facts.text.lines().any(|line| is_made_by(line, last)),
         held,
         evaluated: evaluated || loaded,
         frozen,
     }
+}
+
+/// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.
+pub(crate) fn is_made_by(line: &str, name: &str) -> bool {
+    let Some((target, made)) = line.split_once('=') else { return false };
+    let class = |word: &str| word.starts_with(|c: char| c.is_ascii_uppercase());
+    let callee = made.split('(').next().unwrap_or_default().trim();
+    words(target).any(|word| word == name)
+        && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
+}
+
+/// Returns `true` for an optimizer of the parameters of what the caller gives, and what is never called as a
+/// whole: the caller may have put parts of any model into it.
+pub(crate) fn may_hold_parts(facts: &Facts, optimizer: &Call) -> bool {
+    let function = facts.function(optimizer.site.function);
+    let inside = |call: &&Call| optimizer.span.start < call.span.start && call.span.end <= optimizer.span.end;
+    let listed = facts.calls.iter().filter(inside).filter(|call| call.is_method("parameters"));
+    let mut owners = listed.filter_map(|call| Some(facts.slice(call.receiver.as_ref()?.span)));
+    owners.any(|owner| {
+        let is_called = |op: &Op| {
+            op.site.function == optimizer.site.function
+                && matches!(op.kind, OpKind::Forward | OpKind::Method { .. })
+                && op.receiver == owner
+        };
+        let is_handed = |call: &Call| {
+            call.site.function == optimizer.site.function
+                && call.arguments.iter().any(|argument| facts.slice(argument.value_span) == owner)
+        };
+        function.parameters.iter().any(|name| name == owner)
+            && !facts.ops.iter().any(is_called)
+            && !facts.calls.iter().any(is_handed)
+    })
 }
 
 /// Returns `true` for `freeze(teacher)`, `teacher.freeze()`, `set_requires_grad(teacher, False)`.
@@ -285,6 +319,7 @@ impl Context<'_> {
             let one = one?;
             Some(GivenModel {
                 loose: all.loose && one.loose,
+                built: all.built && one.built,
                 held: all.held || one.held,
                 evaluated: all.evaluated && one.evaluated,
                 frozen: all.frozen || one.frozen,

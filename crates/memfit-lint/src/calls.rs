@@ -151,6 +151,8 @@ pub(crate) struct GivenArgument {
 pub(crate) struct GivenModel {
     /// No optimizer of the caller's file holds its parameters, and one holds those of another model.
     pub(crate) loose: bool,
+    /// The caller's file makes it of a class, or copies another one.
+    pub(crate) built: bool,
     /// An optimizer of the caller's file holds its parameters.
     pub(crate) held: bool,
     /// The caller evaluates it, loads its weights, or sets them to require no gradients.

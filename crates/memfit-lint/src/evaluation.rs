@@ -475,7 +475,7 @@ pub(crate) fn runs_in_training(context: &Context<'_>, id: FunctionId) -> bool {
 /// Returns `true` if what a function hands on may be trained on: a backward pass goes through it, no call of
 /// the text gets it, or one hands it on further.
 fn is_trained_on(facts: &Facts, id: FunctionId) -> bool {
-    let mut calls = facts.calls.iter().filter(|call| call.function == Some(id)).peekable();
+    let mut calls = facts.calls_of(id).peekable();
     calls.peek().is_none()
         || calls.any(|call| {
             let returned = facts.function(call.site.function).returned.overlaps(&call.result.graph);

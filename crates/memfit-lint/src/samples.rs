@@ -191,7 +191,7 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
         let function = facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
         let trains = facts.ops.iter().any(|op| op.site.function == id && op.kind.trains());
-        let called = facts.calls.iter().any(|call| call.function == Some(id) && call.site.grad == Grad::On);
+        let called = facts.calls_of(id).any(|call| call.site.grad == Grad::On);
         if trains
             || function.hands_on
             || function.grad != Grad::On

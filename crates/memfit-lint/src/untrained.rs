@@ -3,7 +3,7 @@
 
 use memfit_source::{Call, Facts, Grad, Graph, Kind, Op, OpKind, Overlap, Span, StoreKind};
 
-use crate::callers::{freezes, optimizers};
+use crate::callers::{freezes, may_hold_parts, optimizers};
 use crate::passes::is_pass;
 use crate::query::{backwards, is_detached, is_handed_on, optimizers_of, words};
 use crate::rule::{Context, Findings};
@@ -318,29 +318,6 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
             && words(context.slice(store.value_span)).any(|word| word == "requires_grad" || word == "freeze")
     });
     frozen || handed || shared || facts.text.contains(&format!("{last}.requires_grad"))
-}
-
-/// Returns `true` for an optimizer of the parameters of what the caller gives, and what is never called as a
-/// whole: the caller may have put parts of any model into it.
-fn may_hold_parts(facts: &Facts, optimizer: &Call) -> bool {
-    let function = facts.function(optimizer.site.function);
-    let inside = |call: &&Call| optimizer.span.start < call.span.start && call.span.end <= optimizer.span.end;
-    let listed = facts.calls.iter().filter(inside).filter(|call| call.is_method("parameters"));
-    let mut owners = listed.filter_map(|call| Some(facts.slice(call.receiver.as_ref()?.span)));
-    owners.any(|owner| {
-        let is_called = |op: &Op| {
-            op.site.function == optimizer.site.function
-                && matches!(op.kind, OpKind::Forward | OpKind::Method { .. })
-                && op.receiver == owner
-        };
-        let is_handed = |call: &Call| {
-            call.site.function == optimizer.site.function
-                && call.arguments.iter().any(|argument| facts.slice(argument.value_span) == owner)
-        };
-        function.parameters.iter().any(|name| name == owner)
-            && !facts.ops.iter().any(is_called)
-            && !facts.calls.iter().any(is_handed)
-    })
 }
 
 /// Returns `true` for `p` of `for p in model.parameters():` that a loop only reads, as a moving average does.

@@ -3,12 +3,13 @@
 //! ## What it does
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
 //! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a target that the
-//! trained model computes in evaluation mode, or before a loop that steps and keeps its graph, and for parts of a model of which the optimizer holds others. A
-//! teacher is any model that a training step calls on inputs without a graph, that is only evaluated, loaded,
-//! or overwritten with the weights of another model, that no optimizer holds, and whose parameters nothing
-//! freezes; its name plays no part. Models and optimizers may come from functions of other modules, and the
-//! passes and losses of a step may be in methods. A function that gets its models from another file is told
-//! there which of them an optimizer holds.
+//! trained model computes in evaluation mode, or that it computes before a loop that steps and keeps its
+//! graph, and for parts of a model of which the optimizer holds others. A teacher is any model that a
+//! training step calls on inputs without a graph, that is only evaluated, loaded, or overwritten with the
+//! weights of another model, that no optimizer holds, and whose parameters nothing freezes; its name plays
+//! no part. Models and optimizers may come from functions of other modules, and the passes and losses of a
+//! step may be in methods. A function that gets its models from another file is told there which of them an
+//! optimizer holds.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its
@@ -43,6 +44,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
+use crate::callers::is_made_by;
 use crate::query::{backwards, is_detached, is_handed_on, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -435,7 +437,7 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         // A caller that trains another model differentiates what the function returns.
         let by_callers = || {
             let given = context.given_model(op.site.function, model);
-            given.is_some_and(|given| given.loose && !given.held && !given.frozen)
+            given.is_some_and(|given| given.loose && given.built && !given.held && !given.frozen)
                 && function.returned.contains(&call.result.graph)
                 && context.is_differentiated_by_callers(op.site.function)
         };
@@ -461,15 +463,6 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         found.help("call it under `torch.no_grad()`, or detach its output");
     }
-}
-
-/// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.
-fn is_made_by(line: &str, name: &str) -> bool {
-    let Some((target, made)) = line.split_once('=') else { return false };
-    let class = |word: &str| word.starts_with(|c: char| c.is_ascii_uppercase());
-    let callee = made.split('(').next().unwrap_or_default().trim();
-    words(target).any(|word| word == name)
-        && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
 }
 
 /// Returns `true` if these gradients are cleared before the next step of their optimizer, and the pass serves

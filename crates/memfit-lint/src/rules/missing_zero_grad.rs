@@ -55,7 +55,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         return;
     }
     // Accelerate skips `zero_grad()` within a window, and leaves it to the loop.
-    let is_left = facts.withs.iter().any(|with| context.slice(with.item).starts_with("accelerator.accumulate("));
+    let is_left = facts.withs.iter().any(|with| context.slice(with.item).contains("accelerator.accumulate("));
     let mut seen: Vec<LoopId> = Vec::new();
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { closure: false, .. })
@@ -291,7 +291,7 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
         let function = facts.function(step.site.function);
         let is_given = function.parameters.iter().any(|parameter| parameter == root && root != "self");
         // The callers of a function know the optimizer that they give it.
-        let has_callers = facts.calls.iter().any(|call| call.function == Some(step.site.function));
+        let has_callers = facts.calls_of(step.site.function).next().is_some();
         let known = match (is_given, has_callers) {
             (true, true) => false,
             (true, false) => context.given_uncleared(step.site.function, name),

@@ -5,7 +5,8 @@
 //!
 //! - `total += loss`, `self.total += loss`, `total["loss"] += loss`;
 //! - `losses.append(loss)`, also into a list that the caller passes, and `losses = torch.cat([losses, ...])`;
-//! - `meter.update(loss)`, with meters of the project, of timm or of a logger.
+//! - `meter.update(loss)`, with meters of the project, of timm or of a logger, and `total.update(Statistics(loss))`;
+//! - `average.mul_(decay).add_(parameter, alpha=1 - decay)` with gradients on.
 //!
 //! Values that are computed from a loss count as well.
 //!
@@ -301,10 +302,7 @@ fn of_helpers(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .any(|returned| is_name(returned) && has_word(text, returned))
         };
         let trains = || {
-            facts
-                .calls
-                .iter()
-                .filter(|call| call.function == Some(id))
+            facts.calls_of(id)
                 .any(|call| call.site.looped.is_some_and(|looped| facts.trains(looped)))
         };
         if !store.value.graph.is_none()
