@@ -1,4 +1,5 @@
-//! Moving averages of parameters that are updated in place with gradients on: each update hangs on the one before.
+//! Moving averages of parameters that are updated in place with gradients on: each update hangs on the one
+//! before.
 
 use memfit_source::{Call, Facts, FunctionId, Grad, LoopId, OpKind, assigned_text};
 

@@ -60,7 +60,8 @@ fn add_loops(facts: &Facts, file: &Path, call: &Call, called: &mut Called) {
     }
 }
 
-/// What is known of an argument, if it is a model, an optimizer, or another value that tells a function something.
+/// What is known of an argument, if it is a model, an optimizer, or another value that tells a function
+/// something.
 fn given(facts: &Facts, argument: &memfit_source::Argument, parameter: Parameter) -> Option<GivenArgument> {
     let criterion = match argument.value.kind {
         Kind::Criterion { which, .. } if !argument.value.is(Flags::BY_NAME) => Some(which),
@@ -292,8 +293,8 @@ impl Context<'_> {
             || self.project.calls.of(self.file, name).any(|called| called.differentiated)
     }
 
-    /// What other files tell of a container that a function gets: `Some(true)` if a loop gives the same one to
-    /// each call, `None` if no other file calls the function.
+    /// What other files tell of a container that a function gets: `Some(true)` if a loop gives the same one
+    /// to each call, `None` if no other file calls the function.
     pub(crate) fn is_kept_by_others(&self, function: FunctionId, parameter: &str) -> Option<bool> {
         let own = self.facts.function(function);
         let skipped = usize::from(own.class.is_some());

@@ -1,5 +1,5 @@
-//! Calls of functions, methods and classes that other files define: the loops around them, and the models, loss
-//! functions, optimizers and containers that they are given.
+//! Calls of functions, methods and classes that other files define: the loops around them, and the models,
+//! loss functions, optimizers and containers that they are given.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -107,8 +107,8 @@ impl Calls {
 }
 
 impl Called {
-    /// Returns `true` if a file is the imported module, or a part of the imported package. A module of one name
-    /// is in the folder of the caller, or in a folder above or below.
+    /// Returns `true` if a file is the imported module, or a part of the imported package. A module of one
+    /// name is in the folder of the caller, or in a folder above or below.
     fn may_mean(&self, file: &Path) -> bool {
         let parts: PathBuf = self.module.split('.').filter(|part| !part.is_empty()).collect();
         let is_named = file.with_extension("").ancestors().any(|path| path.ends_with(&parts));

@@ -1,5 +1,5 @@
-//! Meters of the project in dictionaries: `meters = {"loss": AverageMeter()}`, which a step gets and updates; and
-//! statistics of a step that are added to those of all steps: `total.update(Statistics(loss))`.
+//! Meters of the project in dictionaries: `meters = {"loss": AverageMeter()}`, which a step gets and updates;
+//! and statistics of a step that are added to those of all steps: `total.update(Statistics(loss))`.
 
 use std::collections::{HashMap, HashSet};
 

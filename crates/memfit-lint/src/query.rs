@@ -331,8 +331,8 @@ pub(crate) fn is_step(facts: &Facts, id: FunctionId) -> bool {
         && facts.ops.iter().filter(own).any(|op| matches!(op.kind, OpKind::Step { .. }))
 }
 
-/// Returns `true` if a site is run again and again: it is in a loop, a loop of a file of the project calls its
-/// function, or it is in a training step whose callers are not known.
+/// Returns `true` if a site is run again and again: it is in a loop, a loop of a file of the project calls
+/// its function, or it is in a training step whose callers are not known.
 pub(crate) fn repeats(context: &Context<'_>, site: &Site) -> bool {
     let facts = context.facts;
     let unknown = || facts.calls_of(site.function).next().is_none();

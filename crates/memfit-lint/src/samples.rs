@@ -208,7 +208,9 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         // An agent acts in each step. What a model computes in its own methods may be part of its training.
         let is_model = function.class.is_some_and(|class| facts.class(class).is_module);
+        let is_said = facts.calls_of(id).any(|call| is_reported(findings, call.span));
         let is_looped = !is_model
+            && !is_said
             && (facts.calls_of(id).any(|call| call.site.looped.is_some() && call.site.grad == Grad::On)
                 || context.is_looped_by_others(id));
         let mut reported: Vec<Pass<'_>> = Vec::new();

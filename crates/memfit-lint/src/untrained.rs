@@ -72,8 +72,8 @@ fn is_dropped_at_once(facts: &Facts, op: &Op, call: &Call) -> bool {
     is_detached(facts, op.span) || is_detached(facts, call.span) || rest.starts_with(".data") || rebound
 }
 
-/// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework or another file
-/// runs it.
+/// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework or another
+/// file runs it.
 #[expect(clippy::option_option, reason = "a step that others run has no backward pass in the text")]
 fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
     let facts = context.facts;

@@ -70,8 +70,8 @@ impl Index {
     }
 }
 
-/// What a caller in another file tells of an argument, as far as it holds for the called function: what kind of
-/// model, optimizer, loss function, scaler, loader, container or object it is.
+/// What a caller in another file tells of an argument, as far as it holds for the called function: what kind
+/// of model, optimizer, loss function, scaler, loader, container or object it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GivenValue(pub(crate) Value);
 

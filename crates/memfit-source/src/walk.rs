@@ -506,14 +506,6 @@ impl<'a> Walker<'a> {
         value
     }
 
-    /// Value that callers in other files give to a parameter.
-    fn given_by_others(&self, id: FunctionId, index: usize, parameter: &str) -> Option<Value> {
-        let function = self.facts.function(id);
-        let position = index.checked_sub(usize::from(function.class.is_some()))?;
-        let name = function.name.strip_suffix(".__init__").unwrap_or(&function.name);
-        self.imports.given(name, position, parameter).map(|given| given.0)
-    }
-
     /// Value of a type annotation.
     fn annotation_value(&mut self, annotation: &Expr) -> Option<Value> {
         let name = self.full_name(annotation)?;

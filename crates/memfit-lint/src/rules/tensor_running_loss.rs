@@ -5,7 +5,8 @@
 //!
 //! - `total += loss`, `self.total += loss`, `total["loss"] += loss`;
 //! - `losses.append(loss)`, also into a list that the caller passes, and `losses = torch.cat([losses, ...])`;
-//! - `meter.update(loss)`, with meters of the project, of timm or of a logger, and `total.update(Statistics(loss))`;
+//! - `meter.update(loss)`, with meters of the project, of timm or of a logger;
+//! - `total.update(Statistics(loss))`;
 //! - `average.mul_(decay).add_(parameter, alpha=1 - decay)` with gradients on.
 //!
 //! Values that are computed from a loss count as well.

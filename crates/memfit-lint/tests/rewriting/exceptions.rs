@@ -72,7 +72,7 @@ pub(crate) const ADDED: &[Exception] = &[
 pub(crate) const MISSED_IN_FILES: &[Exception] = &[
     ("autocast-without-scaler", "loss in another file", 1, CALLED_ELSEWHERE),
     ("backward-on-no-grad-loss", "loss in another file", 1, NOT_FOLLOWED),
-    ("gradients-for-nothing", "loss in another file", 8, CALLED_ELSEWHERE),
+    ("gradients-for-nothing", "loss in another file", 9, CALLED_ELSEWHERE),
     ("late-zero-grad", "loss in another file", 3, CALLED_ELSEWHERE),
     ("loss-parameters-untrained", "loss in another file", 1, CALLED_ELSEWHERE),
     ("reentrant-checkpoint-without-gradients", "loss in another file", 1, CALLED_ELSEWHERE),

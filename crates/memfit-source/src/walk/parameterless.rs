@@ -30,8 +30,8 @@ struct Uses<'w, 'a> {
 }
 
 impl<'a> Walker<'a> {
-    /// Returns `true` for the class of a module that computes with functions, and makes and calls no layers: it
-    /// has no parameters.
+    /// Returns `true` for the class of a module that computes with functions, and makes and calls no layers:
+    /// it has no parameters.
     pub(super) fn computes_only(&self, class: &'a StmtClassDef) -> bool {
         let mut uses = Uses { walker: self, class, computes: false, has_parts: false };
         uses.visit_body(&class.body);
