@@ -14,6 +14,7 @@ pub(crate) const MAX_KEPT: usize = 64;
 pub(crate) struct Calls(HashMap<String, Vec<Called>>);
 
 /// Calls of one function by the files of one folder.
+#[expect(clippy::struct_excessive_bools, reason = "they are independent facts of the calls")]
 #[derive(Clone, Debug)]
 pub(crate) struct Called {
     /// Module of the function, as it is imported.
