@@ -104,8 +104,10 @@ fn compare(what: &str, wrong: &Wrong, exceptions: &[Exception]) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Rewrites into two files.
-const INTO_FILES: &[(&str, fn(&Program) -> Option<files::Files>)] =
+/// A rewrite into two files, or `None` where it does not apply.
+type IntoFiles = fn(&Program) -> Option<files::Files>;
+
+const INTO_FILES: &[(&str, IntoFiles)] =
     &[("step in another file", files::step_elsewhere), ("loss in another file", files::loss_elsewhere)];
 
 /// Number of findings of a rule in a program of two files.
