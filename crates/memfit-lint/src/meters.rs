@@ -1,31 +1,13 @@
 //! Meters of the project in dictionaries: `meters = {"loss": AverageMeter()}`, which a step gets and updates;
 //! and statistics of a step that are added to those of all steps: `total.update(Statistics(loss))`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Statement, StatementKind, StoreKind};
 
 use crate::query::{backwards, words};
-use crate::rule::{Context, Findings};
+use crate::rule::{Context, Findings, Meters, Statistics};
 use crate::tree::tree;
-
-/// Classes of a project whose objects sum what they are given.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Meters {
-    /// Names of classes whose `update` adds its argument, as it is, to a sum of the object.
-    sums: HashSet<String>,
-    /// Classes of which a method adds what another object was made with to the same of its own.
-    statistics: HashMap<String, Statistics>,
-}
-
-/// Class whose objects are added up.
-#[derive(Clone, Debug)]
-struct Statistics {
-    /// Position and name of the constructor's parameter that is summed.
-    parameter: (usize, String),
-    /// Method that adds another object.
-    method: String,
-}
 
 /// Adds the classes of a file.
 pub(crate) fn add(facts: &Facts, meters: &mut Meters) {

@@ -100,6 +100,24 @@ pub(crate) struct Scalers {
     pub(crate) updated: bool,
 }
 
+/// Classes of a project whose objects sum what they are given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meters {
+    /// Names of classes whose `update` adds its argument, as it is, to a sum of the object.
+    pub(crate) sums: std::collections::HashSet<String>,
+    /// Classes of which a method adds what another object was made with to the same of its own.
+    pub(crate) statistics: std::collections::HashMap<String, Statistics>,
+}
+
+/// Class whose objects are added up.
+#[derive(Clone, Debug)]
+pub(crate) struct Statistics {
+    /// Position and name of the constructor's parameter that is summed.
+    pub(crate) parameter: (usize, String),
+    /// Method that adds another object.
+    pub(crate) method: String,
+}
+
 /// Facts of the project's other files about this one.
 #[expect(clippy::struct_excessive_bools, reason = "they are independent facts of the files")]
 #[derive(Clone, Debug, Default)]
@@ -142,7 +160,7 @@ pub(crate) struct Project {
     /// `true` if a file needs PyTorch 0.4, which brought `item()` and `no_grad`.
     pub(crate) has_no_grad: bool,
     /// Classes whose objects sum what they are given.
-    pub(crate) meters: crate::meters::Meters,
+    pub(crate) meters: Meters,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

@@ -25,7 +25,7 @@ pub use value::*;
 pub use weights::{Model, Overlap, Weights};
 
 mod query;
-pub use query::{Elsewhere, assigned_text};
+pub use query::assigned_text;
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(

@@ -3,6 +3,7 @@
 //! A module's definitions ([`Index`]) are listed without walking its functions; a function is walked when it
 //! is called.
 
+mod elsewhere;
 mod summary;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{Flags, Kind, Value};
 
+pub use elsewhere::Elsewhere;
 pub(crate) use summary::{
     ArraySwitch, ClassExport, ModelOrigin, Returned, StoredParameters, Summary, SummaryOp, Switch,
 };

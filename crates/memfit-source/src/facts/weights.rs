@@ -209,7 +209,7 @@ impl Facts {
     }
 
     /// Full name of the class of a model, if that is of another module of the project.
-    pub(super) fn class_path(&self, weights: &Weights) -> Option<&str> {
+    pub(crate) fn class_path(&self, weights: &Weights) -> Option<&str> {
         let mut models = weights.owners().iter().rev().filter_map(|id| self.models.get(id.index()));
         models.find_map(|model| model.class_path.as_deref())
     }
