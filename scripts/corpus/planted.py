@@ -217,8 +217,8 @@ def check(memfit: str, folder: Path) -> list[dict[str, Any]]:
         check=False,
     )
     assert done.returncode in (0, 1, 2), done.stderr
-    findings = json.loads(done.stdout)["findings"]
-    return [{**finding, "file": finding["file"].removeprefix("./")} for finding in findings]
+    found = json.loads(done.stdout)["findings"]
+    return [{**one, "file": one["file"].removeprefix("./")} for one in found]
 
 
 def near(finding: dict[str, Any], bug: Bug) -> bool:
@@ -388,8 +388,7 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         )
     if notes:
         lines.append(f"| notes | {run.percent(notes['read'] - len(notes['false']), notes['read'])} | |")
-    lines += crowded(labels)
-    lines += ["", "| kind of bug | planted | first reading | now |", "|---|---|---|---|"]
+    lines += [*crowded(labels), "", "| kind of bug | planted | first reading | now |", "|---|---|---|---|"]
     for kind in sorted({bug.kind for bug in bugs}):
         keys = {bug.key for bug in bugs if bug.kind == kind}
         lines.append(f"| {kind} | {len(keys)} | {len(keys & first)} | {len(keys & now)} |")

@@ -340,8 +340,8 @@ fn targets(context: &Context<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Finds passes before a loop that each backward pass of the loop goes through again, with
-/// `retain_graph=True`, though the loop changes the weights of the model: a target that was computed once, such
-/// as a return or an advantage.
+/// `retain_graph=True`, though the loop changes the weights of the model: a target that was computed once,
+/// such as a return or an advantage.
 fn kept_targets(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let graph_of =
