@@ -1,9 +1,9 @@
 """Builds the scripts with planted bugs of planted.jsonl; counts how many of the bugs `memfit check` names.
 
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|twelfth]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|second|...|thirteenth]
         [--memfit COMMAND] [--cache FOLDER]
-        [--write measurements/check-planted[-second|...|-twelfth].md]
-    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|twelfth] --verify
+        [--write measurements/check-planted[-second|...|-thirteenth].md]
+    python scripts/corpus/planted.py --mirror FOLDER [--set first|...|thirteenth] --verify
 
 Each bug is in its own copy of a public repository, which is read from a git directory in the folder of
 `--mirror`, as in run.py. A bug counts as found if a rule for its kind is reported within a few lines of it,
@@ -78,6 +78,7 @@ NAMES = (
     "tenth",
     "eleventh",
     "twelfth",
+    "thirteenth",
 )
 # The planters of these sets had seen the file of kinds, in which the rules stand as well.
 KNOWING_NAMES = (*NAMES[3:7], *NAMES[8:])
@@ -216,8 +217,8 @@ def check(memfit: str, folder: Path) -> list[dict[str, Any]]:
         check=False,
     )
     assert done.returncode in (0, 1, 2), done.stderr
-    findings = json.loads(done.stdout)["findings"]
-    return [{**finding, "file": finding["file"].removeprefix("./")} for finding in findings]
+    found = json.loads(done.stdout)["findings"]
+    return [{**one, "file": one["file"].removeprefix("./")} for one in found]
 
 
 def near(finding: dict[str, Any], bug: Bug) -> bool:
@@ -387,8 +388,7 @@ def page(chosen: PlantedSet, readings: dict[str, Reading], rules: dict[str, str]
         )
     if notes:
         lines.append(f"| notes | {run.percent(notes['read'] - len(notes['false']), notes['read'])} | |")
-    lines += crowded(labels)
-    lines += ["", "| kind of bug | planted | first reading | now |", "|---|---|---|---|"]
+    lines += [*crowded(labels), "", "| kind of bug | planted | first reading | now |", "|---|---|---|---|"]
     for kind in sorted({bug.kind for bug in bugs}):
         keys = {bug.key for bug in bugs if bug.kind == kind}
         lines.append(f"| {kind} | {len(keys)} | {len(keys & first)} | {len(keys & now)} |")

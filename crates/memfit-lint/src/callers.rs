@@ -1,53 +1,94 @@
-//! What the callers in other files give to a function or to the constructor of a class: models that no
-//! optimizer of theirs holds, and criteria.
+//! What the callers in other files tell of a function or a class: loops around the calls, models that no
+//! optimizer of theirs holds, criteria, containers.
 
-use memfit_source::{Call, Facts, Flags, FunctionId, Kind, OpKind, Overlap, StoreKind};
+use std::path::{Path, PathBuf};
 
-use crate::given::{Given, GivenArgument, GivenModel};
-use crate::query::{optimizers_of, words};
+use memfit_source::{Call, Facts, Flags, FunctionId, GivenValue, Grad, Kind, Op, OpKind, Overlap, StoreKind};
+
+use crate::calls::{Called, Calls, GivenArgument, GivenModel, MAX_KEPT, Parameter};
+use crate::query::{is_differentiated, optimizers_of, outlives_iterations, words};
 use crate::rule::Context;
 
-/// Adds the arguments of the calls of a file.
-pub(crate) fn add(facts: &Facts, given: &mut Given) {
-    for call in facts.calls.iter().filter(|call| call.function.is_none() && !call.is_open()) {
-        let Some(path) = call.path.as_deref() else { continue };
-        if path.starts_with("torch.") || path.starts_with("builtins.") || path.starts_with("numpy.") {
-            continue;
-        }
-        let name = path.rsplit('.').next().unwrap_or(path);
-        for (index, argument) in call.arguments.iter().enumerate() {
-            let criterion = match argument.value.kind {
-                Kind::Criterion { which, .. } if !argument.value.is(Flags::BY_NAME) => Some(which),
-                _ => None,
+/// Maximum number of functions of other files that are looked at to find a loop around a function.
+const MAX_FUNCTIONS: usize = 16;
+
+/// Adds the calls in a file.
+pub(crate) fn add(facts: &Facts, file: &Path, calls: &mut Calls) {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    for call in facts.calls.iter().filter(|call| call.function.is_none()) {
+        let Some(elsewhere) = facts.called_elsewhere(call) else { continue };
+        let called = calls.entry(elsewhere.name, elsewhere.module, folder);
+        add_loops(facts, file, call, called);
+        called.differentiated |= is_differentiated(facts, call);
+        for (index, argument) in call.arguments.iter().enumerate().filter(|_| !call.is_open()) {
+            let parameter = || match &argument.name {
+                Some(name) => Parameter::Named((**name).to_owned()),
+                None => Parameter::At(index),
             };
-            let model = argument
-                .value
-                .is_module()
-                .then(|| model_of(facts, facts.slice(argument.value_span), argument));
-            let clears = matches!(argument.value.kind, Kind::Optimizer).then(|| {
-                facts.ops.iter().any(|op| {
-                    let is_clear = matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
-                    let steps = |other: &&memfit_source::Op| matches!(other.kind, OpKind::Step { .. });
-                    let own = facts.slice(argument.value_span);
-                    let of_another = op.receiver != own
-                        && facts.ops.iter().filter(steps).any(|step| step.receiver == op.receiver)
-                        && facts.overlap(&op.weights, &argument.value.weights) != Overlap::Yes;
-                    is_clear && !of_another
-                })
-            });
-            if criterion.is_none() && model.is_none() && clears.is_none() {
-                continue;
+            let stays = call
+                .site
+                .looped
+                .is_some_and(|looped| outlives_iterations(facts, facts.slice(argument.value_span), looped));
+            if matches!(argument.value.kind, Kind::Container { bounded: false })
+                && stays
+                && called.kept.len() < MAX_KEPT
+            {
+                called.kept.push(parameter());
             }
-            given.entry(name.to_owned()).or_default().push(GivenArgument {
-                position: argument.name.is_none().then_some(index),
-                keyword: argument.name.as_deref().map(str::to_owned),
-                model,
-                last: argument.value.flags,
-                criterion,
-                clears,
-            });
+            if called.arguments.len() < MAX_KEPT {
+                called.arguments.extend(given(facts, argument, parameter()));
+            }
         }
     }
+}
+
+/// Adds what runs a call.
+fn add_loops(facts: &Facts, file: &Path, call: &Call, called: &mut Called) {
+    let id = call.site.function;
+    let loops = facts.loops_around(&call.site);
+    let is_training = |id: FunctionId| {
+        id != FunctionId::MODULE
+            && facts.ops.iter().any(|op| op.site.function == id && matches!(op.kind, OpKind::Backward(_)))
+    };
+    called.recorded |= call.site.grad == Grad::On;
+    called.looped |= !loops.is_empty();
+    called.trained |= loops.iter().any(|(_, looped)| facts.trains(*looped)) || is_training(id);
+    if loops.is_empty() {
+        let callers = facts.callers(id).into_iter().filter(|id| *id != FunctionId::MODULE);
+        let callers = callers.map(|id| (file.to_owned(), facts.function(id).name.clone()));
+        called.callers.extend(callers.take(MAX_KEPT.saturating_sub(called.callers.len())));
+    }
+}
+
+/// What is known of an argument, if it is a model, an optimizer, or another value that tells a function
+/// something.
+fn given(facts: &Facts, argument: &memfit_source::Argument, parameter: Parameter) -> Option<GivenArgument> {
+    let criterion = match argument.value.kind {
+        Kind::Criterion { which, .. } if !argument.value.is(Flags::BY_NAME) => Some(which),
+        _ => None,
+    };
+    let model =
+        argument.value.is_module().then(|| model_of(facts, facts.slice(argument.value_span), argument));
+    let clears = matches!(argument.value.kind, Kind::Optimizer).then(|| {
+        facts.ops.iter().any(|op| {
+            let is_clear = matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. });
+            let steps = |other: &&Op| matches!(other.kind, OpKind::Step { .. });
+            let own = facts.slice(argument.value_span);
+            let of_another = op.receiver != own
+                && facts.ops.iter().filter(steps).any(|step| step.receiver == op.receiver)
+                && facts.overlap(&op.weights, &argument.value.weights) != Overlap::Yes;
+            is_clear && !of_another
+        })
+    });
+    let value = GivenValue::of(&argument.value);
+    (criterion.is_some() || model.is_some() || clears.is_some() || value.is_some()).then(|| GivenArgument {
+        parameter,
+        value,
+        model,
+        last: argument.value.flags,
+        criterion,
+        clears,
+    })
 }
 
 fn model_of(facts: &Facts, name: &str, argument: &memfit_source::Argument) -> GivenModel {
@@ -77,12 +118,46 @@ fn model_of(facts: &Facts, name: &str, argument: &memfit_source::Argument) -> Gi
     let frozen = facts.ops.iter().any(|op| {
         matches!(op.kind, OpKind::RequireGrad { on } if on != Some(true)) && of(&op.receiver, &op.weights)
     }) || facts.calls.iter().any(|call| freezes(facts, call, last));
+    let may_hold = made.iter().any(|made| may_hold_parts(facts, made));
     GivenModel {
-        loose: !made.is_empty() && made.iter().all(told) && !held,
+        loose: !made.is_empty() && made.iter().all(told) && !held && !may_hold,
+        built: facts.text.lines().any(|line| is_made_by(line, last)),
         held,
         evaluated: evaluated || loaded,
         frozen,
     }
+}
+
+/// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.
+pub(crate) fn is_made_by(line: &str, name: &str) -> bool {
+    let Some((target, made)) = line.split_once('=') else { return false };
+    let class = |word: &str| word.starts_with(|c: char| c.is_ascii_uppercase());
+    let callee = made.split('(').next().unwrap_or_default().trim();
+    words(target).any(|word| word == name)
+        && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
+}
+
+/// Returns `true` for an optimizer of the parameters of what the caller gives, and what is never called as a
+/// whole: the caller may have put parts of any model into it.
+pub(crate) fn may_hold_parts(facts: &Facts, optimizer: &Call) -> bool {
+    let function = facts.function(optimizer.site.function);
+    let inside = |call: &&Call| optimizer.span.start < call.span.start && call.span.end <= optimizer.span.end;
+    let listed = facts.calls.iter().filter(inside).filter(|call| call.is_method("parameters"));
+    let mut owners = listed.filter_map(|call| Some(facts.slice(call.receiver.as_ref()?.span)));
+    owners.any(|owner| {
+        let is_called = |op: &Op| {
+            op.site.function == optimizer.site.function
+                && matches!(op.kind, OpKind::Forward | OpKind::Method { .. })
+                && op.receiver == owner
+        };
+        let is_handed = |call: &Call| {
+            call.site.function == optimizer.site.function
+                && call.arguments.iter().any(|argument| facts.slice(argument.value_span) == owner)
+        };
+        function.parameters.iter().any(|name| name == owner)
+            && !facts.ops.iter().any(is_called)
+            && !facts.calls.iter().any(is_handed)
+    })
 }
 
 /// Returns `true` for `freeze(teacher)`, `teacher.freeze()`, `set_requires_grad(teacher, False)`.
@@ -162,13 +237,71 @@ impl Context<'_> {
             return Vec::new();
         };
         let Some(index) = index.checked_sub(skipped) else { return Vec::new() };
-        let Some(all) = self.project.given.get(callee) else { return Vec::new() };
-        all.iter()
-            .filter(|argument| match &argument.keyword {
-                Some(keyword) => keyword == name,
-                None => argument.position == Some(index),
-            })
+        let calls = self.project.calls.of(self.file, callee);
+        calls
+            .flat_map(|called| &called.arguments)
+            .filter(|argument| argument.parameter.is(index, name))
             .collect()
+    }
+
+    /// Calls of a function, or of one that calls it, that other files of the project have, directly or not. A
+    /// file that only such a function of another file runs is run where that is called.
+    fn calls_from_others(&self, function: FunctionId) -> Vec<&Called> {
+        let names = self.facts.callers(function).into_iter().map(|id| self.facts.function(id));
+        let names = names.filter(|function| !function.name.is_empty());
+        let mut functions: Vec<(PathBuf, String)> =
+            names.map(|function| (self.file.to_owned(), function.name.clone())).collect();
+        let mut found: Vec<&Called> = Vec::new();
+        let mut at = 0;
+        while let Some((file, name)) = functions.get(at).cloned() {
+            let class = name.strip_suffix(".__init__").unwrap_or(&name);
+            for called in self.project.calls.of(&file, class).collect::<Vec<_>>() {
+                found.push(called);
+                for caller in &called.callers {
+                    if functions.len() < MAX_FUNCTIONS && !functions.contains(caller) {
+                        functions.push(caller.clone());
+                    }
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+
+    /// Returns `true` if a loop of another file runs a function, directly or not.
+    pub(crate) fn is_looped_by_others(&self, function: FunctionId) -> bool {
+        function != FunctionId::MODULE
+            && self.calls_from_others(function).into_iter().any(|called| called.looped)
+    }
+
+    /// Returns `true` if a training of another file runs a function, directly or not.
+    pub(crate) fn is_trained_by_others(&self, function: FunctionId) -> bool {
+        function != FunctionId::MODULE
+            && self.calls_from_others(function).into_iter().any(|called| called.trained)
+    }
+
+    /// Returns `true` if another file calls a function while gradients are on.
+    pub(crate) fn is_recorded_by_others(&self, function: FunctionId) -> bool {
+        let name = &self.facts.function(function).name;
+        self.project.calls.of(self.file, name).any(|called| called.recorded)
+    }
+
+    /// Returns `true` if a file of the project differentiates what a function returns.
+    pub(crate) fn is_differentiated_by_callers(&self, function: FunctionId) -> bool {
+        let name = &self.facts.function(function).name;
+        self.facts.calls_of(function).any(|call| is_differentiated(self.facts, call))
+            || self.project.calls.of(self.file, name).any(|called| called.differentiated)
+    }
+
+    /// What other files tell of a container that a function gets: `Some(true)` if a loop gives the same one
+    /// to each call, `None` if no other file calls the function.
+    pub(crate) fn is_kept_by_others(&self, function: FunctionId, parameter: &str) -> Option<bool> {
+        let own = self.facts.function(function);
+        let skipped = usize::from(own.class.is_some());
+        let position = own.parameters.iter().position(|name| name == parameter)?.checked_sub(skipped)?;
+        let mut calls = self.project.calls.of(self.file, &own.name).peekable();
+        calls.peek()?;
+        Some(calls.any(|called| called.kept.iter().any(|kept| kept.is(position, parameter))))
     }
 
     /// Returns `true` if other files call a function with an optimizer whose gradients nothing clears.
@@ -187,6 +320,7 @@ impl Context<'_> {
             let one = one?;
             Some(GivenModel {
                 loose: all.loose && one.loose,
+                built: all.built && one.built,
                 held: all.held || one.held,
                 evaluated: all.evaluated && one.evaluated,
                 frozen: all.frozen || one.frozen,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memfit_source::document::{DocumentError, Format, Location, Snippet, snippets};
 use memfit_source::{Edit, EditError, Facts, LineIndex, Module, Modules, STACK, Span, TooMuch, is_relevant};
 
+use crate::calls::Calls;
 use crate::config::Config;
 use crate::files::{self, Input};
 use crate::modules::Library;
@@ -144,8 +145,22 @@ pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> 
     let read = inputs.len();
     let library = Library::default();
     let parsed = parallel_map(&inputs, threads, |input| parse_file(input, &library))?;
-    let parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
-    let projects = Projects::from_files(&parsed);
+    let mut parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
+    let mut projects = Projects::from_files(&parsed);
+    // What other files give to functions is known now: such a file is walked once more.
+    let informed = parallel_map(&parsed, threads, |file| {
+        let calls = &projects.of_file(&file.path).calls;
+        let is_informed = file.parts.iter().any(|(_, facts)| calls.inform(&file.path, facts));
+        is_informed.then(|| parse_text(&file.path, &file.text, &library, Some(calls)))
+    })?;
+    if informed.iter().any(Option::is_some) {
+        for (file, again) in parsed.iter_mut().zip(informed) {
+            if let Some(again) = again {
+                *file = again;
+            }
+        }
+        projects = Projects::from_files(&parsed);
+    }
     let files = parallel_map(&parsed, threads, |file| {
         judge(file, config, projects.of_file(&file.path), || projects.torch(&file.path))
     })?;
@@ -162,9 +177,9 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
     let inputs = [(path.to_owned(), Arc::<str>::from(text))];
     let library = Library::default();
     let mut found = parallel_map(&inputs, 1, |(path, text)| {
-        let parsed = parse_text(path, text, &library);
+        let parsed = parse_text(path, text, &library, None);
         let mut project = Project::default();
-        parsed.parts.iter().for_each(|(_, facts)| project.add(facts));
+        parsed.parts.iter().for_each(|(_, facts)| project.add(path, facts));
         // An editor asks at every change, and few texts have a finding that depends on it.
         judge(&parsed, config, &project, || {
             let (folder, root) = Projects::default().folder_and_root(path);
@@ -199,7 +214,7 @@ impl Projects {
             let torch = requirements.of_folder(&folder, &root);
             all.torch.insert(folder, torch);
             let project = all.by_root.entry(root).or_default();
-            file.parts.iter().for_each(|(_, facts)| project.add(facts));
+            file.parts.iter().for_each(|(_, facts)| project.add(&file.path, facts));
         }
         all
     }
@@ -285,10 +300,11 @@ fn parse_file(input: &Input, library: &Library) -> Option<Parsed> {
     if !is_relevant(&text) {
         return None;
     }
-    Some(parse_text(&input.path, &text.into(), library))
+    Some(parse_text(&input.path, &text.into(), library, None))
 }
 
-fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
+/// `calls` are those by other files, if they are known already.
+fn parse_text(path: &Path, text: &Arc<str>, library: &Library, calls: Option<&Calls>) -> Parsed {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let format = Format::from_name(name).unwrap_or_else(|| Format::from_text(text));
     let mut parsed =
@@ -301,7 +317,10 @@ fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
         }
     };
     let folder = path.parent().unwrap_or(Path::new(""));
-    let modules = library.imports_from(folder);
+    let modules = match calls {
+        Some(calls) => library.imports_of(path, calls),
+        None => library.imports_from(folder),
+    };
     let known = if format == Format::Python { library.parsed(path, text) } else { None };
     for snippet in found {
         let before = parsed.problems.len();
@@ -368,7 +387,7 @@ fn judge(file: &Parsed, config: &Config, project: &Project, torch: impl Fn() -> 
     let mut findings = Vec::new();
     let mut problems = file.problems.clone();
     for (snippet, facts) in &file.parts {
-        let context = Context { facts, project, torch: &torch };
+        let context = Context { facts, file: &file.path, project, torch: &torch };
         let judged = || judge_snippet(file, snippet, &context, &lines, config);
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(judged)) {
             Ok(found) => findings.extend(found),

@@ -5,7 +5,7 @@ use memfit_source::{
     Call, Facts, FunctionId, Grad, GuardId, IterableKind, Kind, LoopId, Op, OpKind, Site, Span,
 };
 
-use crate::passes::{mode_of, passes};
+use crate::passes::{is_pass, mode_of, passes};
 use crate::query::{backwards, mode_at, words};
 use crate::rule::{Context, Findings};
 
@@ -68,10 +68,7 @@ fn phases(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .any(|id| words(context.slice(facts.guard(id).test)).any(|word| word == phase.name))
         };
         let both = recorded(facts, op.site.function).find(|forward| {
-            forward.via != Some(FunctionId::MODULE)
-                && forward.site.looped == op.site.looped
-                && forward.site.order < op.site.order
-                && !depends(forward)
+            forward.site.looped == op.site.looped && forward.site.order < op.site.order && !depends(forward)
         });
         let Some(forward) = both else { continue };
         // A called function that differentiates by itself needs gradients in each phase.
@@ -266,7 +263,7 @@ fn now_and_then(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let backwards = || facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)));
     let mut seen: Vec<GuardId> = Vec::new();
-    for op in facts.ops.iter().filter(|op| op.kind == OpKind::Forward) {
+    for op in facts.ops.iter().filter(|op| is_pass(context, op)) {
         if op.site.grad != Grad::On || context.may_be_without_grad(op.site.function) {
             continue;
         }
@@ -461,24 +458,24 @@ pub(crate) fn is_tested(facts: &Facts, id: FunctionId) -> bool {
 }
 
 /// Returns `true` if a training program calls a function again and again: from a loop, from a function that
-/// trains, or beside a method that trains.
-pub(crate) fn runs_in_training(facts: &Facts, id: FunctionId) -> bool {
+/// trains, beside a method that trains, or from the training of another file.
+pub(crate) fn runs_in_training(context: &Context<'_>, id: FunctionId) -> bool {
+    let facts = context.facts;
     let trains = |function: FunctionId| {
         facts.ops.iter().any(|op| op.site.function == function && matches!(op.kind, OpKind::Backward(_)))
     };
     let class = facts.function(id).class;
     let beside = class.is_some()
         && facts.function_ids().any(|other| facts.function(other).class == class && trains(other));
-    let calls = facts.calls.iter().filter(|call| call.function == Some(id));
     let repeats =
         |site: &Site| site.looped.is_some() || site.function != FunctionId::MODULE && trains(site.function);
-    beside || { calls }.any(|call| repeats(&call.site))
+    beside || facts.calls_of(id).any(|call| repeats(&call.site)) || context.is_trained_by_others(id)
 }
 
 /// Returns `true` if what a function hands on may be trained on: a backward pass goes through it, no call of
 /// the text gets it, or one hands it on further.
 fn is_trained_on(facts: &Facts, id: FunctionId) -> bool {
-    let mut calls = facts.calls.iter().filter(|call| call.function == Some(id)).peekable();
+    let mut calls = facts.calls_of(id).peekable();
     calls.peek().is_none()
         || calls.any(|call| {
             let returned = facts.function(call.site.function).returned.overlaps(&call.result.graph);
@@ -512,7 +509,7 @@ fn single_passes(context: &Context<'_>, findings: &mut Findings<'_>) {
         if kept || !ops().any(|op| op.kind == OpKind::EvalMode) {
             continue;
         }
-        let is_called_often = runs_in_training(facts, id);
+        let is_called_often = runs_in_training(context, id);
         let evaluated = passes(context, id).into_iter().find_map(|pass| {
             let mode = mode_of(facts, &pass).filter(|mode| mode.kind == OpKind::EvalMode)?;
             let always = facts

@@ -4,7 +4,9 @@
 //! combination of fixes, and the selection of a project's files. It does not know the parser, the allocator,
 //! or the presentation of findings.
 
+mod averages;
 mod callers;
+mod calls;
 mod check;
 mod config;
 mod data;
@@ -13,7 +15,6 @@ mod evaluation;
 mod fakes;
 mod files;
 mod fix;
-mod given;
 mod mend;
 mod meters;
 mod modules;

@@ -4,7 +4,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use memfit_source::{Dialect, ImportedClass, ImportedFunction, Index, Modules, NoModules, is_relevant};
+use memfit_source::{
+    Dialect, GivenValue, ImportedClass, ImportedFunction, Index, Modules, NoModules, is_relevant,
+};
+
+use crate::calls::Calls;
 
 /// Maximum depth to which imports of imported modules are followed.
 const MAX_DEPTH: u8 = 2;
@@ -56,12 +60,20 @@ pub(crate) struct FileImports<'a> {
     library: &'a Library,
     folder: &'a Path,
     level: u8,
+    /// The file, and calls of its functions by others.
+    called: Option<(&'a Path, &'a Calls)>,
 }
 
 impl Library {
     /// Resolver for a file in this folder.
     pub(crate) fn imports_from<'a>(&'a self, folder: &'a Path) -> FileImports<'a> {
-        FileImports { library: self, folder, level: MAX_DEPTH }
+        FileImports { library: self, folder, level: MAX_DEPTH, called: None }
+    }
+
+    /// Resolver for a file whose functions others call.
+    pub(crate) fn imports_of<'a>(&'a self, file: &'a Path, calls: &'a Calls) -> FileImports<'a> {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        FileImports { called: Some((file, calls)), ..self.imports_from(folder) }
     }
 
     /// Returns the parsed module if a file with this text was imported already.
@@ -166,7 +178,7 @@ impl Library {
             let folder = module.file.parent()?;
             match level.checked_sub(1) {
                 Some(level) if level > 0 => {
-                    module.source.function(name, &FileImports { library: self, folder, level })
+                    module.source.function(name, &FileImports { library: self, folder, level, called: None })
                 }
                 _ => module.source.function(name, &NoModules),
             }
@@ -190,6 +202,11 @@ impl Modules for FileImports<'_> {
         let mut names = Vec::new();
         self.library.names(self.folder, module, MAX_REEXPORTS, &mut names);
         names
+    }
+
+    fn given(&self, function: &str, position: usize, parameter: &str) -> Option<GivenValue> {
+        let (file, calls) = self.called?;
+        calls.given(file, function, position, parameter).cloned()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Facts that a project's files share.
 
+use std::path::Path;
+
 use memfit_source::{Call, Facts, FunctionId, Kind, OpKind, StoreKind};
 
 use crate::query::words;
@@ -18,7 +20,7 @@ impl Project {
     }
 
     /// Adds the facts of one file.
-    pub(crate) fn add(&mut self, facts: &Facts) {
+    pub(crate) fn add(&mut self, file: &Path, facts: &Facts) {
         self.layers.extend(facts.stores.iter().filter_map(|store| {
             let class = facts.function(store.site.function).class?;
             let is_layer =
@@ -28,7 +30,7 @@ impl Project {
         crate::passes::add_methods(facts, &mut self.methods);
         crate::divisors::add(facts, &mut self.divisors);
         crate::meters::add(facts, &mut self.meters);
-        crate::callers::add(facts, &mut self.given);
+        crate::callers::add(facts, file, &mut self.calls);
         crate::rules::add_scalers(facts, &mut self.scalers);
         let clears =
             facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. }) && op.via.is_none());
@@ -85,8 +87,16 @@ impl Project {
                 id == FunctionId::MODULE
                     || facts.function(id).class.is_none_or(|class| function.class == Some(class))
             });
+            // What it computes in training alone, or with gradients that it turns on itself, needs none of an
+            // evaluation.
+            let looks_after_itself = facts.slice(function.span).contains("enable_grad")
+                || facts
+                    .guards_of(op.site.guard)
+                    .map(|id| facts.guard(id))
+                    .any(|guard| !guard.negated && guard.what.training);
             op.kind == OpKind::AutogradGrad
                 && is_own
+                && !looks_after_itself
                 && function.name.ends_with(".forward")
                 && function.class.is_some_and(|class| facts.class(class).is_module)
         });

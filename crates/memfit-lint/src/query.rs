@@ -23,7 +23,9 @@ impl Context<'_> {
         // A call of this file with gradients on is one, whatever a function of the same name elsewhere is.
         let is_on =
             |call: &Call| call.function == Some(id) && call.site.grad == Grad::On && call.site.function != id;
-        self.project.called_without_grad.contains(name) && !self.facts.calls.iter().any(is_on)
+        self.project.called_without_grad.contains(name)
+            && !self.facts.calls.iter().any(is_on)
+            && !self.is_recorded_by_others(id)
     }
 }
 
@@ -162,6 +164,16 @@ pub(crate) fn backwards(facts: &Facts) -> impl Iterator<Item = (&Op, &Backward)>
     facts.ops.iter().filter_map(|op| Some((op, backward(op)?)))
 }
 
+/// Returns `true` if a backward pass begins at the result of a call, by its name, or goes through it.
+pub(crate) fn is_differentiated(facts: &Facts, call: &Call) -> bool {
+    let bound = facts.bound_to(call.span);
+    backwards(facts).any(|(op, pass)| {
+        op.site.function == call.site.function
+            && op.site.order > call.site.order
+            && (bound == Some(facts.slice(pass.loss_span)) || pass.loss.graph.contains(&call.result.graph))
+    })
+}
+
 /// Texts of what a backward pass begins at: that of its loss, and of what the function binds to that name.
 pub(crate) fn loss_texts<'a>(context: &'a Context<'_>, op: &Op, pass: &Backward) -> Vec<&'a str> {
     let facts = context.facts;
@@ -226,7 +238,10 @@ pub(crate) fn grows_by_calls(context: &Context<'_>, store: &Store) -> bool {
     let id = store.site.function;
     // A training step that another file calls.
     let is_called_elsewhere = || is_step(facts, id) && facts.calls_of(id).next().is_none();
-    is_of_caller(facts, store) && is_called_elsewhere() || loop_of_calls(context, store).is_some()
+    let root = words(&store.target).next().unwrap_or_default();
+    let by_others = || context.is_kept_by_others(id, root);
+    is_of_caller(facts, store) && by_others().unwrap_or_else(is_called_elsewhere)
+        || loop_of_calls(context, store).is_some()
 }
 
 /// Returns `true` for a container that a function gets, or that is one of the module.
@@ -247,21 +262,24 @@ pub(crate) fn loop_of_calls(context: &Context<'_>, store: &Store) -> Option<Loop
         return None;
     }
     let position = function.parameters.iter().position(|name| name == root);
-    facts.calls.iter().filter(|call| call.function == Some(id)).find_map(|call| {
+    facts.calls_of(id).find_map(|call| {
         let looped = call.site.looped?;
         let given = match position {
             None => root,
             Some(position) => context.slice(facts.given(call, id, position)?.value_span),
         };
-        // A name of the caller, which no iteration binds or empties.
-        let around = facts.looped(looped);
-        let stays = words(given).next().is_some_and(|name| {
-            name.len() == given.len()
-                && ![&around.assigned, &around.emptied, &around.targets]
-                    .iter()
-                    .any(|names| names.iter().any(|known| known == name))
-        });
-        stays.then_some(looped)
+        outlives_iterations(facts, given, looped).then_some(looped)
+    })
+}
+
+/// Returns `true` for a name that no iteration of a loop binds or empties.
+pub(crate) fn outlives_iterations(facts: &Facts, given: &str, looped: LoopId) -> bool {
+    let around = facts.looped(looped);
+    words(given).next().is_some_and(|name| {
+        name.len() == given.len()
+            && ![&around.assigned, &around.emptied, &around.targets]
+                .iter()
+                .any(|names| names.iter().any(|known| known == name))
     })
 }
 
@@ -353,11 +371,14 @@ pub(crate) fn is_step(facts: &Facts, id: FunctionId) -> bool {
         && facts.ops.iter().filter(own).any(|op| matches!(op.kind, OpKind::Step { .. }))
 }
 
-/// Returns `true` if a site is run again and again: it is in a loop, a loop calls its function, or it is in a
-/// training step whose callers are not known.
-pub(crate) fn repeats(facts: &Facts, site: &Site) -> bool {
+/// Returns `true` if a site is run again and again: it is in a loop, a loop of a file of the project calls
+/// its function, or it is in a training step whose callers are not known.
+pub(crate) fn repeats(context: &Context<'_>, site: &Site) -> bool {
+    let facts = context.facts;
     let unknown = || facts.calls_of(site.function).next().is_none();
-    !facts.loops_around(site).is_empty() || is_step(facts, site.function) && unknown()
+    !facts.loops_around(site).is_empty()
+        || is_step(facts, site.function) && unknown()
+        || context.is_looped_by_others(site.function)
 }
 
 /// Returns `true` for a function that the text gives to other code, which calls it: as an argument, in an

@@ -1,6 +1,8 @@
 //! Rules and findings.
 
 pub(crate) use memfit_source::Edit;
+use std::path::Path;
+
 use memfit_source::{Facts, Span};
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +67,8 @@ pub struct Rule {
 pub(crate) struct Context<'a> {
     /// Facts of the text.
     pub(crate) facts: &'a Facts,
+    /// Path of the file, as given by the user.
+    pub(crate) file: &'a Path,
     /// Facts of the rest of the project.
     pub(crate) project: &'a Project,
     /// PyTorch releases that the project allows, read when a rule first asks.
@@ -94,6 +98,24 @@ pub(crate) struct Scalers {
     pub(crate) off: bool,
     /// A function that makes none itself updates one.
     pub(crate) updated: bool,
+}
+
+/// Classes of a project whose objects sum what they are given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meters {
+    /// Names of classes whose `update` adds its argument, as it is, to a sum of the object.
+    pub(crate) sums: std::collections::HashSet<String>,
+    /// Classes of which a method adds what another object was made with to the same of its own.
+    pub(crate) statistics: std::collections::HashMap<String, Statistics>,
+}
+
+/// Class whose objects are added up.
+#[derive(Clone, Debug)]
+pub(crate) struct Statistics {
+    /// Position and name of the constructor's parameter that is summed.
+    pub(crate) parameter: (usize, String),
+    /// Method that adds another object.
+    pub(crate) method: String,
 }
 
 /// Facts of the project's other files about this one.
@@ -127,8 +149,8 @@ pub(crate) struct Project {
     pub(crate) empties: std::collections::HashSet<String>,
     /// What the files do with gradient scalers.
     pub(crate) scalers: Scalers,
-    /// What callers give to functions of other files.
-    pub(crate) given: crate::given::Given,
+    /// Calls of functions of other files.
+    pub(crate) calls: crate::calls::Calls,
     /// Names by which files that do not train divide.
     pub(crate) divisors: std::collections::HashSet<String>,
     /// `true` if a model of the project cuts values from their graphs.
@@ -137,8 +159,8 @@ pub(crate) struct Project {
     pub(crate) volatile: bool,
     /// `true` if a file needs PyTorch 0.4, which brought `item()` and `no_grad`.
     pub(crate) has_no_grad: bool,
-    /// Names of classes whose `update` adds its argument, as it is, to a sum.
-    pub(crate) meters: std::collections::HashSet<String>,
+    /// Classes whose objects sum what they are given.
+    pub(crate) meters: Meters,
     /// Attributes of models that are models.
     pub(crate) layers: std::collections::HashSet<String>,
 }

@@ -6,7 +6,7 @@ use memfit_source::{Call, Facts, FunctionId, Grad, GraphState, Op, OpKind, Span}
 use crate::evaluation::{
     HELP, WHY, feeds_back, is_tested, is_trained_through, runs_in_training, wants_gradients,
 };
-use crate::passes::{is_fallback, is_fed_by, is_pass, is_switched_off, passes, runs_once};
+use crate::passes::{Pass, is_fallback, is_fed_by, is_pass, is_switched_off, passes, runs_once};
 use crate::query::backwards;
 use crate::rule::{Context, Findings};
 
@@ -48,7 +48,7 @@ fn evaluating_calls(context: &Context<'_>, findings: &mut Findings<'_>) {
             && !call.is_statement
             && call.result.graph.has_passes()
             && call.site.grad == Grad::On
-            && (call.site.looped.is_some() || runs_in_training(facts, function))
+            && (call.site.looped.is_some() || runs_in_training(context, function))
             && !is_tested(facts, function)
             && !is_trained_through(facts, at)
             && !context.may_be_without_grad(function)
@@ -177,31 +177,27 @@ const READERS: &[&str] = &[
     "show",
 ];
 
-/// Finds functions that call a model in a loop, and return and store no graph.
+/// Finds functions that call a model in a loop, or that loops call, and that return and store no graph.
 fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    let mut looped: Vec<FunctionId> = facts
-        .ops
-        .iter()
-        .filter(|op| op.kind == OpKind::Forward && op.via.is_none() && op.site.looped.is_some())
-        .map(|op| op.site.function)
-        .collect();
-    looped.sort_unstable();
-    looped.dedup();
+    let mut running: Vec<FunctionId> =
+        facts.ops.iter().filter(|op| is_pass(context, op)).map(|op| op.site.function).collect();
+    running.sort_unstable();
+    running.dedup();
     if is_switched_off(facts) {
         return;
     }
-    for id in looped.into_iter().filter(|id| *id != FunctionId::MODULE) {
+    for id in running.into_iter().filter(|id| *id != FunctionId::MODULE) {
         let function = facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
         let trains = facts.ops.iter().any(|op| op.site.function == id && op.kind.trains());
-        let called = facts.calls.iter().any(|call| call.function == Some(id) && call.site.grad == Grad::On);
+        let called = facts.calls_of(id).any(|call| call.site.grad == Grad::On);
         if trains
             || function.hands_on
             || function.grad != Grad::On
             || name == "forward"
             || name == "__init__"
-            || !(called || runs_in_training(facts, id))
+            || !(called || runs_in_training(context, id) || context.is_looped_by_others(id))
             || is_tested(facts, id)
             || name.starts_with("test_")
             || wants_gradients(context, id)
@@ -210,22 +206,52 @@ fn generations(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        let pass = passes(context, id).into_iter().find(|pass| {
+        // An agent acts in each step. What a model computes in its own methods may be part of its training.
+        let is_model = function.class.is_some_and(|class| facts.class(class).is_module);
+        let is_said = facts.calls_of(id).any(|call| is_reported(findings, call.span));
+        let is_looped = !is_model
+            && !is_said
+            && (facts.calls_of(id).any(|call| call.site.looped.is_some() && call.site.grad == Grad::On)
+                || context.is_looped_by_others(id));
+        let mut reported: Vec<Pass<'_>> = Vec::new();
+        let found = passes(context, id).into_iter().filter(|pass| {
             let is_bound = facts
                 .calls
                 .iter()
                 .any(|call| call.span == pass.span && !call.is_statement && !call.result.graph.is_none());
-            pass.is_own
-                && !is_fallback(context, pass)
-                && pass.site.looped.is_some_and(|id| {
-                    is_fed_by(context, pass, id) && !feeds_back(context, id) && !runs_once(context, id)
-                })
-                && is_bound
+            let is_repeated = match pass.site.looped {
+                Some(id) => {
+                    pass.is_own
+                        && is_fed_by(context, pass, id)
+                        && !feeds_back(context, id)
+                        && !runs_once(context, id)
+                }
+                // What wraps a model may turn gradients off itself.
+                None => is_looped && !is_made_here(facts, id, pass.receiver),
+            };
+            is_repeated && !is_fallback(context, pass) && is_bound
         });
-        if let Some(pass) = pass.filter(|pass| !is_reported(findings, pass.span)) {
-            findings.report(pass.span, WHY).help(HELP);
+        // One of each branch. What another search has found in the function is enough.
+        let is_known = findings.found.iter().any(|found| {
+            let at = found.span.start;
+            found.rule.name == findings.rule.name && (function.span.start..function.span.end).contains(&at)
+        });
+        if is_known {
+            continue;
+        }
+        for pass in found.collect::<Vec<_>>() {
+            let is_other = reported.iter().all(|other| facts.are_alternatives(other.site, pass.site));
+            if is_other && !is_reported(findings, pass.span) {
+                findings.report(pass.span, WHY).help(HELP);
+                reported.push(pass);
+            }
         }
     }
+}
+
+/// Returns `true` for a model that a function makes, or gets from a call.
+fn is_made_here(facts: &Facts, id: FunctionId, model: &str) -> bool {
+    facts.calls.iter().any(|call| call.site.function == id && facts.is_bound_to(call.span, model))
 }
 
 /// Returns `true` if a function stores a graph where others may use it, or hands one to code that may.

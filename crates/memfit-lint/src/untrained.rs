@@ -3,7 +3,7 @@
 
 use memfit_source::{Call, Facts, Grad, Graph, Kind, Op, OpKind, Overlap, Span, StoreKind};
 
-use crate::callers::{freezes, optimizers};
+use crate::callers::{freezes, may_hold_parts, optimizers};
 use crate::passes::is_pass;
 use crate::query::{backwards, is_detached, is_given_unknown, is_handed_on, optimizers_of, words};
 use crate::rule::{Context, Findings};
@@ -72,8 +72,9 @@ fn is_dropped_at_once(facts: &Facts, op: &Op, call: &Call) -> bool {
     is_detached(facts, op.span) || is_detached(facts, call.span) || rest.starts_with(".data") || rebound
 }
 
-/// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework runs it.
-#[expect(clippy::option_option, reason = "a step that a framework runs has no backward pass in the text")]
+/// Backward pass of the training step that an operation belongs to; `Some(None)` if a framework or another
+/// file runs it.
+#[expect(clippy::option_option, reason = "a step that others run has no backward pass in the text")]
 fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
     let facts = context.facts;
     let function = facts.function(op.site.function);
@@ -103,17 +104,19 @@ fn training_step(context: &Context<'_>, op: &Op) -> Option<Option<Span>> {
         return Some(None);
     }
     // A caller differentiates what it returns.
-    let called = |call: &&Call| call.function == Some(op.site.function) && call.site.grad == Grad::On;
-    let hands_on = output.is_none_or(|output| function.returned.may_share(output));
-    let callers = facts.calls.iter().filter(called).filter(|_| function.hands_on && hands_on);
-    callers.into_iter().find_map(|call| {
+    let called = |call: &&Call| call.site.grad == Grad::On;
+    if !function.hands_on || output.is_some_and(|output| !function.returned.may_share(output)) {
+        return None;
+    }
+    let here = facts.calls_of(op.site.function).filter(called).find_map(|call| {
         let mut own = facts
             .ops
             .iter()
             .filter(passes)
             .filter(|pass| pass.site.function == call.site.function && pass.site.order > call.site.order);
         own.find(|pass| reaches(pass, &call.result.graph)).map(|pass| Some(pass.span))
-    })
+    });
+    here.or_else(|| context.is_differentiated_by_callers(op.site.function).then_some(None))
 }
 
 /// Returns `true` if the text shows that a model is not trained: it is only evaluated, or it is loaded and
@@ -315,29 +318,6 @@ fn is_trained_or_frozen(context: &Context<'_>, op: &Op, model: &str) -> bool {
             && words(context.slice(store.value_span)).any(|word| word == "requires_grad" || word == "freeze")
     });
     frozen || handed || shared || facts.text.contains(&format!("{last}.requires_grad"))
-}
-
-/// Returns `true` for an optimizer of the parameters of what the caller gives, and what is never called as a
-/// whole: the caller may have put parts of any model into it.
-fn may_hold_parts(facts: &Facts, optimizer: &Call) -> bool {
-    let function = facts.function(optimizer.site.function);
-    let inside = |call: &&Call| optimizer.span.start < call.span.start && call.span.end <= optimizer.span.end;
-    let listed = facts.calls.iter().filter(inside).filter(|call| call.is_method("parameters"));
-    let mut owners = listed.filter_map(|call| Some(facts.slice(call.receiver.as_ref()?.span)));
-    owners.any(|owner| {
-        let is_called = |op: &Op| {
-            op.site.function == optimizer.site.function
-                && matches!(op.kind, OpKind::Forward | OpKind::Method { .. })
-                && op.receiver == owner
-        };
-        let is_handed = |call: &Call| {
-            call.site.function == optimizer.site.function
-                && call.arguments.iter().any(|argument| facts.slice(argument.value_span) == owner)
-        };
-        function.parameters.iter().any(|name| name == owner)
-            && !facts.ops.iter().any(is_called)
-            && !facts.calls.iter().any(is_handed)
-    })
 }
 
 /// Returns `true` for `p` of `for p in model.parameters():` that a loop only reads, as a moving average does.

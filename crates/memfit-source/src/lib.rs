@@ -32,5 +32,5 @@ pub use facts::*;
 pub use limits::{STACK, TooMuch};
 pub use parse::{Dialect, Module, facts, is_relevant, is_valid};
 pub use position::{LineColumn, LineIndex, Span};
-pub use project::{ImportedClass, ImportedFunction, Index, Modules, NoModules};
+pub use project::{Elsewhere, GivenValue, ImportedClass, ImportedFunction, Index, Modules, NoModules};
 pub use statements::{Statement, StatementKind, is_deep, statements};

@@ -22,7 +22,10 @@ pub(crate) fn value_by_name(name: &str) -> Value {
 
 /// Returns `true` for the name of a class, or of a function that makes something: `Actor`, `get_model`.
 fn makes(name: &str) -> bool {
-    const VERBS: &[&str] = &["get_", "build_", "make_", "create_", "load_", "init_", "define_", "setup_"];
+    const VERBS: &[&str] = &[
+        "get_", "build_", "make_", "create_", "load_", "init_", "define_", "setup_", "unwrap_", "wrap_",
+        "save_", "update_", "prepare_",
+    ];
     let mut letters = name.chars();
     let is_class =
         letters.next().is_some_and(char::is_uppercase) && letters.next().is_some_and(char::is_lowercase);

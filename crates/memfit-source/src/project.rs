@@ -3,12 +3,16 @@
 //! A module's definitions ([`Index`]) are listed without walking its functions; a function is walked when it
 //! is called.
 
+mod elsewhere;
 mod summary;
 
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::facts::{Flags, Kind, Value};
+
+pub use elsewhere::Elsewhere;
 pub(crate) use summary::{
     ArraySwitch, ClassExport, ModelOrigin, Returned, StoredParameters, Summary, SummaryOp, Switch,
 };
@@ -68,6 +72,36 @@ impl Index {
     }
 }
 
+/// What a caller in another file tells of an argument, as far as it holds for the called function: what kind
+/// of model, optimizer, loss function, scaler, loader, container or object it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GivenValue(pub(crate) Value);
+
+impl GivenValue {
+    /// `None` for a value of another kind.
+    pub fn of(value: &Value) -> Option<Self> {
+        let kind = match &value.kind {
+            Kind::Scaler(_) => Kind::Scaler(None),
+            Kind::Loader(_) => Kind::Loader(None),
+            kind @ (Kind::Module
+            | Kind::Criterion { .. }
+            | Kind::Optimizer
+            | Kind::Scheduler
+            | Kind::Container { .. }) => kind.clone(),
+            // A relative name is one of the caller's folder.
+            Kind::Imported(class) if !class.starts_with('.') => Kind::Imported(class.clone()),
+            _ => return None,
+        };
+        // A name is not evidence.
+        (!value.is(Flags::BY_NAME)).then(|| Self(Value::from_kind(kind)))
+    }
+
+    /// Returns `true` if the name of a parameter tells it already.
+    pub fn is_told_by(&self, name: &str) -> bool {
+        crate::names::value_by_name(name).kind == self.0.kind
+    }
+}
+
 /// Finds modules of the project by the names in import statements; relative names begin with dots.
 /// Third-party modules are not found.
 pub trait Modules {
@@ -80,6 +114,12 @@ pub trait Modules {
     /// Names that `from module import *` brings along.
     fn names(&self, _module: &str) -> Vec<String> {
         Vec::new()
+    }
+
+    /// What all callers in other files give to a parameter of a function or method of this file. The position
+    /// is that of an argument, without the object of a method.
+    fn given(&self, _function: &str, _position: usize, _parameter: &str) -> Option<GivenValue> {
+        None
     }
 }
 
@@ -103,6 +143,7 @@ pub(crate) trait Imports {
     fn method(&self, class: &str, name: &str) -> Option<Arc<Summary>>;
     fn class(&self, path: &str) -> Option<Arc<ClassExport>>;
     fn names(&self, module: &str) -> Vec<String>;
+    fn given(&self, function: &str, position: usize, parameter: &str) -> Option<GivenValue>;
 }
 
 impl<M: Modules + ?Sized> Imports for &M {
@@ -123,6 +164,10 @@ impl<M: Modules + ?Sized> Imports for &M {
 
     fn names(&self, module: &str) -> Vec<String> {
         Modules::names(*self, module)
+    }
+
+    fn given(&self, function: &str, position: usize, parameter: &str) -> Option<GivenValue> {
+        Modules::given(*self, function, position, parameter)
     }
 }
 

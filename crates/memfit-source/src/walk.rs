@@ -22,6 +22,7 @@ mod library_calls;
 mod method;
 mod method_names;
 mod model_call;
+mod parameterless;
 mod returned;
 mod statement;
 mod stores;
@@ -133,6 +134,8 @@ pub(crate) struct Walker<'a> {
     attribute_names: FxHashMap<&'a str, &'a str>,
     /// Arguments seen for each function's parameters.
     seeds: FxHashMap<(FunctionId, usize), Value>,
+    /// Function that other files call.
+    summarised: Option<FunctionId>,
     grads: FxHashMap<FunctionId, Grad>,
     /// Mode of each function by its decorators.
     own_modes: Vec<Grad>,
@@ -201,6 +204,7 @@ pub(crate) fn summary_of<'a>(
         }
     }
     walker.begin_second_pass();
+    walker.summarised = Some(id);
     walker.summary(id)
 }
 
@@ -266,6 +270,7 @@ impl<'a> Walker<'a> {
             attributes: FxHashMap::default(),
             attribute_names: FxHashMap::default(),
             seeds: FxHashMap::default(),
+            summarised: None,
             grads: FxHashMap::default(),
             own_modes: Vec::new(),
             used_as_models: FxHashMap::default(),
@@ -438,7 +443,8 @@ impl<'a> Walker<'a> {
 
     fn grad_of(&self, id: FunctionId) -> Grad {
         let written = self.own_modes[id.index()];
-        if self.pass == 1 || written != Grad::On {
+        // Callers in other files have a mode of their own.
+        if self.pass == 1 || written != Grad::On || self.summarised == Some(id) {
             return written;
         }
         self.grads.get(&id).copied().unwrap_or(Grad::On)
@@ -476,6 +482,8 @@ impl<'a> Walker<'a> {
             annotation.and_then(|annotation| self.annotation_value(annotation))
         {
             value = annotation_value;
+        } else if let Some(given) = self.given_by_others(id, index, name) {
+            value = given;
         }
         match value.kind {
             // `def log(self, loss: float)` is also given tensors.

@@ -82,7 +82,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .iter()
         .filter(|call| matches!(call.result.kind, memfit_source::Kind::Autocast(_)))
         .collect();
-    let Some(cast) = casts.first().filter(|_| !casts.iter().any(|call| on_cpu(call))) else { return };
+    if casts.iter().any(|call| on_cpu(call)) {
+        return;
+    }
     for (op, backward) in backwards(facts) {
         // What computes the loss may be a method of a model that is not known.
         let loss = context.slice(backward.loss_span);
@@ -107,15 +109,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     && other.site.autocast == Some(Some(DType::Half))
             });
         if halved
-            && repeats(facts, &op.site)
+            && repeats(context, &op.site)
             && op.via.is_none()
             && !backward.managed
             && !backward.loss.is(Flags::SCALED)
         {
-            findings
-                .report(op.span, "gradients in float16 are not scaled: small ones become zero")
-                .label(cast.span, "autocast to float16")
-                .help("scale the loss with a `GradScaler`, or cast to bfloat16");
+            let found =
+                findings.report(op.span, "gradients in float16 are not scaled: small ones become zero");
+            // A function of another file may cast.
+            if let Some(cast) = casts.first() {
+                found.label(cast.span, "autocast to float16");
+            }
+            found.help("scale the loss with a `GradScaler`, or cast to bfloat16");
         }
     }
 }
@@ -146,7 +151,7 @@ fn with_unused_scaler(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && other.site.looped == op.site.looped
                 && other.site.order < op.site.order
         });
-        repeats(facts, &op.site) && op.via.is_none() && !pass.managed && has_model
+        repeats(context, &op.site) && op.via.is_none() && !pass.managed && has_model
     });
     if let Some((op, _)) = trained {
         findings
@@ -164,7 +169,7 @@ fn of_half_models(context: &Context<'_>, findings: &mut Findings<'_>) {
     let Some(cast) = trained_in_half(context).next().filter(|_| !scales()) else { return };
     let trained = backwards(facts).find(|(op, pass)| {
         let is_plain = !pass.managed && !pass.loss.is(Flags::SCALED) && !pass.loss.is(Flags::OPAQUE);
-        op.via.is_none() && op.site.order > cast.site.order && repeats(facts, &op.site) && is_plain
+        op.via.is_none() && op.site.order > cast.site.order && repeats(context, &op.site) && is_plain
     });
     if let Some((op, _)) = trained {
         findings

@@ -27,7 +27,7 @@
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
 
-use memfit_source::{Call, Flags, Grad, Kind, Op};
+use memfit_source::{Call, Flags, FunctionId, Grad, Kind, Op};
 
 use crate::query::{backwards, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -87,31 +87,50 @@ fn depends_on_caller(context: &Context<'_>, op: &Op) -> bool {
 }
 
 /// Finds losses that are made trainable by force: a new tensor with `requires_grad=True` is a leaf, and its
-/// backward pass reaches no parameter.
+/// backward pass reaches no parameter. The function that makes one may return it to the one that trains.
 fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
+    let makes = ["torch.tensor", "torch.as_tensor", "torch.autograd.Variable"];
+    // What a call makes a leaf.
+    let forced = |call: &Call| {
+        let requires = call.keyword("requires_grad").is_some_and(|given| given.value.truth() == Some(true));
+        if requires && makes.iter().any(|path| call.is(path)) {
+            return facts.bound_to(call.span);
+        }
+        let marks = call.is_method("requires_grad_") && call.is_statement;
+        call.receiver.as_ref().filter(|_| marks).map(|receiver| facts.slice(receiver.span))
+    };
     for (op, backward) in backwards(facts).filter(|(op, _)| op.via.is_none()) {
         let loss = context.slice(backward.loss_span);
         let here = |call: &&Call| call.site.function == op.site.function && call.site.order < op.site.order;
-        let forced = facts.calls.iter().filter(here).rfind(|call| {
-            let is_bound = facts.bound_to(call.span) == Some(loss);
-            let requires =
-                call.keyword("requires_grad").is_some_and(|given| given.value.truth() == Some(true));
-            let makes = ["torch.tensor", "torch.as_tensor", "torch.autograd.Variable"];
-            let new = is_bound && requires && makes.iter().any(|path| call.is(path));
-            let marked = call.is_method("requires_grad_")
-                && call.is_statement
-                && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == loss);
-            new || marked
-        });
-        let Some(forced) = forced else { continue };
+        let Some(call) = facts.calls.iter().filter(here).rfind(|call| forced(call) == Some(loss)) else {
+            continue;
+        };
         findings
             .report(
-                forced.span,
+                call.span,
                 format!("`{loss}` is cut from its graph here: its backward pass reaches no parameter, and nothing is trained"),
             )
             .label(op.span, "the backward pass")
             .help("call `backward()` on the loss as it is; if it has no graph, find where that is lost");
+    }
+    for call in &facts.calls {
+        let Some(loss) = forced(call).filter(|_| call.site.function != FunctionId::MODULE) else { continue };
+        let returned = facts.function(call.site.function).returns.iter();
+        let mut returned = returned.filter_map(|parts| match parts.as_slice() {
+            [one] => Some(context.slice(one.span)),
+            _ => None,
+        });
+        // What it computed of another tensor had a graph, or has lost it.
+        let is_computed = call.receiver.is_none() || facts.calls.iter().any(|other| facts.bound_to(other.span) == Some(loss));
+        if is_computed && returned.any(|name| name == loss) && context.is_differentiated_by_callers(call.site.function) {
+            findings
+                .report(
+                    call.span,
+                    format!("`{loss}` is cut from its graph here: the backward pass of the caller reaches no parameter, and nothing is trained"),
+                )
+                .help("return the loss as it is, with its graph");
+        }
     }
 }
 

@@ -54,7 +54,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_state = matches!(first.value.kind, Kind::StateDict)
             || first.value.is_unknown() && model_in(state_text(context, call, first)).is_some();
         let weights = is_state && (first.value.device.is_gpu() || made_elsewhere);
-        let is_again = repeats(context.facts, &call.site) || is_callback(context.facts, call.site.function);
+        let is_again = repeats(context, &call.site) || is_callback(context.facts, call.site.function);
         if weights && is_again {
             findings
                 .report(call.span, "the copy of the weights is on the GPU, too, and is made again in every iteration")

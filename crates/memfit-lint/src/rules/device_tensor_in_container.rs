@@ -120,7 +120,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn is_freed_by_callers(context: &Context<'_>, store: &Store) -> bool {
     let facts = context.facts;
     let id = store.site.function;
-    let mut calls = facts.calls.iter().filter(|call| call.function == Some(id)).peekable();
+    let mut calls = facts.calls_of(id).peekable();
     calls.peek().is_some()
         && facts.function(id).returned.overlaps(&store.value.graph)
         && calls.all(|call| {

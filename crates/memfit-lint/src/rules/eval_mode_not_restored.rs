@@ -132,10 +132,7 @@ fn in_phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         else {
             continue;
         };
-        let mut loops = facts
-            .calls
-            .iter()
-            .filter(|call| call.function == Some(id))
+        let mut loops = facts.calls_of(id)
             .filter_map(|call| facts.enclosing(call.site.looped).last())
             .peekable();
         let Some(looped) = loops.peek().copied() else { continue };

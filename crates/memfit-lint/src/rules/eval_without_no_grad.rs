@@ -1,12 +1,14 @@
 //! # eval-without-no-grad
 //!
 //! ## What it does
-//! Finds evaluation that calls a model with gradients on: loops, single passes between `eval()` and `train()`
-//! in a training loop, and functions that training calls, of which no graph leaves. The model may be called
-//! by a method of the same object, by a function of another module, or by a method that only other classes of
-//! the project define. Found as well: sampling in loops whose results carry no graph, samplers whose forward
-//! pass calls a model in a loop, and the branch of a step that does not train. What chooses the branch may be
-//! a flag, a phase, whether there is an optimizer, or an argument that `functools.partial` holds.
+//! Finds evaluation that calls a model with gradients on: loops, single passes between `eval()` and
+//! `train()` in a training loop, and functions that training calls, of which no graph leaves. The model may
+//! be called by a method of the same object, by a function of another module, or by a method that only other
+//! classes of the project define. Found as well: sampling in loops whose results carry no graph, samplers
+//! whose forward pass calls a model in a loop, the branch of a step that does not train, and functions that
+//! loops call, in this file or in another one, and whose results carry no graph, such as the one by which an
+//! agent acts. What chooses the branch may be a flag, a phase, whether there is an optimizer, or an argument
+//! that `functools.partial` holds.
 //!
 //! ## Why
 //! Each forward pass saves its activations for a backward pass that never comes. They are freed when the

@@ -3,12 +3,13 @@
 //! ## What it does
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
 //! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a target that the
-//! trained model computes in evaluation mode, and for parts of a model of which the optimizer holds others. A
-//! teacher is any model that a training step calls on inputs without a graph, that is only evaluated, loaded,
-//! or overwritten with the weights of another model, that no optimizer holds, and whose parameters nothing
-//! freezes; its name plays no part. Models and optimizers may come from functions of other modules, and the
-//! passes and losses of a step may be in methods. A function that gets its models from another file is told
-//! there which of them an optimizer holds.
+//! trained model computes in evaluation mode, or that it computes before a loop that steps and keeps its
+//! graph, and for parts of a model of which the optimizer holds others. A teacher is any model that a
+//! training step calls on inputs without a graph, that is only evaluated, loaded, or overwritten with the
+//! weights of another model, that no optimizer holds, and whose parameters nothing freezes; its name plays
+//! no part. Models and optimizers may come from functions of other modules, and the passes and losses of a
+//! step may be in methods. A function that gets its models from another file is told there which of them an
+//! optimizer holds.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its
@@ -43,6 +44,7 @@
 
 use memfit_source::{Call, Facts, FunctionId, Grad, Kind, Op, OpKind, Overlap, Span, Weights};
 
+use crate::callers::is_made_by;
 use crate::query::{backwards, is_detached, is_given_unknown, is_handed_on, mode_at, optimizers_of, words};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -55,6 +57,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     if !hides(context.facts) {
         parts(context, findings);
         targets(context, findings);
+        kept_targets(context, findings);
         crate::fakes::report(context, findings);
         crate::untrained::report(context, findings);
     }
@@ -339,6 +342,49 @@ fn targets(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Finds passes before a loop that each backward pass of the loop goes through again, with
+/// `retain_graph=True`, though the loop changes the weights of the model: a target that was computed once,
+/// such as a return or an advantage.
+fn kept_targets(context: &Context<'_>, findings: &mut Findings<'_>) {
+    let facts = context.facts;
+    let graph_of =
+        |op: &Op| facts.calls.iter().find(|call| call.span == op.span).map(|call| &call.result.graph);
+    for (pass, backward) in backwards(facts).filter(|(pass, _)| pass.via.is_none()) {
+        let Some(looped) = pass.site.looped.filter(|_| backward.retain.is_some()) else { continue };
+        let is_stepped = |op: &Op| {
+            facts.ops_in(looped).any(|step| {
+                matches!(step.kind, OpKind::Step { .. })
+                    && facts.overlap(&step.weights, &op.weights) == Overlap::Yes
+            })
+        };
+        let target = facts.ops.iter().find(|op| {
+            op.kind == OpKind::Forward
+                && op.via.is_none()
+                && op.site.function == pass.site.function
+                && op.site.order < pass.site.order
+                && op.site.grad == Grad::On
+                && !facts.within(&op.site, looped)
+                && graph_of(op).is_some_and(|graph| backward.loss.graph.overlaps(graph))
+                && is_stepped(op)
+        });
+        let Some(target) = target else { continue };
+        if findings.found.iter().any(|found| found.span == target.span) {
+            continue;
+        }
+        findings
+            .report(
+                target.span,
+                format!(
+                    "each iteration differentiates through this pass of `{}` again, though the step changes its weights: a target needs no gradients",
+                    target.receiver
+                ),
+            )
+            .label(pass.span, "by this backward pass")
+            .label(facts.looped(looped).header, "in this loop")
+            .help("call it under `torch.no_grad()`, or detach its output");
+    }
+}
+
 /// Finds teachers and target networks, by their names, through which a loss is differentiated.
 fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
@@ -389,10 +435,19 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && pass.site.order > op.site.order
                 && backward.loss.graph.contains(&call.result.graph)
         });
-        let Some((pass, _)) = trains else { continue };
         let model = op.receiver.strip_suffix(".forward").unwrap_or(&op.receiver);
-        // Whoever built a teacher may have frozen it.
         let function = facts.function(op.site.function);
+        // A caller that trains another model differentiates what the function returns.
+        let by_callers = || {
+            let given = context.given_model(op.site.function, model);
+            given.is_some_and(|given| given.loose && given.built && !given.held && !given.frozen)
+                && function.returned.contains(&call.result.graph)
+                && context.is_differentiated_by_callers(op.site.function)
+        };
+        if trains.is_none() && !by_callers() {
+            continue;
+        }
+        // Whoever built a teacher may have frozen it.
         // The caller of a function that gets its teacher is searched for what freezes it, too.
         let is_given = function.parameters.iter().any(|name| name == last);
         let is_built =
@@ -404,20 +459,13 @@ fn teachers(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        findings
-            .report(op.span, format!("gradients of `{model}` are computed for nothing: it is not trained"))
-            .label(pass.span, "by this backward pass")
-            .help("call it under `torch.no_grad()`, or detach its output");
+        let found = findings
+            .report(op.span, format!("gradients of `{model}` are computed for nothing: it is not trained"));
+        if let Some((pass, _)) = trains {
+            found.label(pass.span, "by this backward pass");
+        }
+        found.help("call it under `torch.no_grad()`, or detach its output");
     }
-}
-
-/// Returns `true` for a line that binds a name to a model of a class, or to a copy of one.
-fn is_made_by(line: &str, name: &str) -> bool {
-    let Some((target, made)) = line.split_once('=') else { return false };
-    let class = |word: &str| word.starts_with(|c: char| c.is_ascii_uppercase());
-    let callee = made.split('(').next().unwrap_or_default().trim();
-    words(target).any(|word| word == name)
-        && (made.contains("deepcopy(") || callee.rsplit('.').next().is_some_and(class))
 }
 
 /// Returns `true` if these gradients are cleared before the next step of their optimizer, and the pass serves

@@ -395,7 +395,7 @@ fn averages_parameter(context: &Context<'_>, store: &Store) -> bool {
         && of_parameter
         && store.site.grad == Grad::On
         && !store.value.graph.is_none()
-        && repeats(facts, &looped.site)
+        && repeats(context, &looped.site)
         && !context.may_be_without_grad(store.site.function)
 }
 

@@ -77,7 +77,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        let from_loop = facts.calls.iter().filter(|call| call.function == Some(id)).find_map(|call| {
+        let from_loop = facts.calls_of(id).find_map(|call| {
             let given = call.arguments.first().map(|first| context.slice(first.value_span));
             batch_loop(context, call, given).map(|looped| (call, looped))
         });

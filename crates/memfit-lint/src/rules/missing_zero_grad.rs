@@ -54,11 +54,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     {
         return;
     }
+    // Accelerate skips `zero_grad()` within a window, and leaves it to the loop.
+    let is_left = facts.withs.iter().any(|with| context.slice(with.item).contains("accelerator.accumulate("));
     let mut seen: Vec<LoopId> = Vec::new();
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { closure: false, .. })
             && !step.deep
-            && !step.site.managed
+            && (!step.site.managed || is_left)
             && step.via.is_none();
         let Some(looped) = step.site.looped.filter(|id| plain && !seen.contains(id)) else { continue };
         // A called function clears the gradients of its own optimizer.
@@ -289,7 +291,7 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
         let function = facts.function(step.site.function);
         let is_given = function.parameters.iter().any(|parameter| parameter == root && root != "self");
         // The callers of a function know the optimizer that they give it.
-        let has_callers = facts.calls.iter().any(|call| call.function == Some(step.site.function));
+        let has_callers = facts.calls_of(step.site.function).next().is_some();
         let known = match (is_given, has_callers) {
             (true, true) => false,
             (true, false) => context.given_uncleared(step.site.function, name),
@@ -299,7 +301,7 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
         let is_once = step.site.looped.is_none() && crate::evaluation::is_tested(facts, step.site.function);
         if !known
             || is_once
-            || !repeats(facts, &step.site)
+            || !repeats(context, &step.site)
             || findings.found.iter().any(|found| found.span == step.span)
         {
             continue;
@@ -332,10 +334,17 @@ fn never_cleared(context: &Context<'_>, findings: &mut Findings<'_>) {
                 ["step", "scale", "unscale_", "update", "backward"].iter().any(|way| call.is_method(way));
             let callee = context.slice(call.callee).to_ascii_lowercase();
             let given = call.arguments.iter().any(|argument| context.slice(argument.value_span) == name);
+            // `np.zeros(…)` and `other_optimizer.zero_grad()` are known.
+            let is_of_library = call
+                .path
+                .as_deref()
+                .is_some_and(|path| ["torch.", "numpy.", "builtins."].iter().any(|of| path.starts_with(of)));
+            let is_known = is_of_library || facts.ops.iter().any(|op| op.span == call.span);
             call.site.function == step.site.function
                 && call.span != step.call.unwrap_or(step.span)
                 && (given && !is_own && call.function.is_none()
                     || call.function.is_none()
+                        && !is_known
                         && ["zero", "reset", "clear"].iter().any(|word| callee.contains(word)))
         });
         if !trained || cleared || handed {

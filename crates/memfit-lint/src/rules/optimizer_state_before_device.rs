@@ -61,7 +61,7 @@ fn loads<'a>(context: &'a Context<'_>) -> Vec<(&'a Call, &'a Value, &'a str)> {
             continue;
         };
         let position = position - usize::from(function.class.is_some() && position > 0);
-        let callers = facts.calls.iter().filter(|call| call.function == Some(loaded.site.function));
+        let callers = facts.calls_of(loaded.site.function);
         found.extend(callers.filter_map(|call| {
             let given = call.argument(position, name)?;
             Some((call, &given.value, context.slice(given.value_span)))

@@ -160,7 +160,7 @@ fn in_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
                     && !facts.are_exclusive(&own.site, &other.site)
             });
         // Its callers may differentiate after it, and so may other methods in turn.
-        let mut callers = facts.calls.iter().filter(|call| call.function == Some(id));
+        let mut callers = facts.calls_of(id);
         let differentiated_later = callers.any(|call| {
             passes.clone().any(|other| {
                 other.site.function == call.site.function

@@ -87,7 +87,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { scaled: true, .. }) && step.via.is_none();
-        if !plain || !repeats(facts, &step.site) || !scales && given {
+        if !plain || !repeats(context, &step.site) || !scales && given {
             continue;
         }
         let (message, help) = if scales {

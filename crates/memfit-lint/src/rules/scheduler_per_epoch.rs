@@ -100,6 +100,6 @@ fn epoch_loop(context: &Context<'_>, op: &Op) -> Option<LoopId> {
         facts.enclosing(Some(looped)).any(|id| facts.over_batches(id)) || is_batch_loop(facts, looped);
     // A loop calls the function for each batch.
     let id = op.site.function;
-    let called = facts.calls.iter().any(|call| call.function == Some(id) && call.site.looped.is_some());
+    let called = facts.calls_of(id).any(|call| call.site.looped.is_some());
     (named && !batches && !called).then_some(looped)
 }

@@ -5,7 +5,9 @@
 //!
 //! - `total += loss`, `self.total += loss`, `total["loss"] += loss`;
 //! - `losses.append(loss)`, also into a list that the caller passes, and `losses = torch.cat([losses, ...])`;
-//! - `meter.update(loss)`, with meters of the project, of timm or of a logger.
+//! - `meter.update(loss)`, with meters of the project, of timm or of a logger;
+//! - `total.update(Statistics(loss))`;
+//! - `average.mul_(decay).add_(parameter, alpha=1 - decay)` with gradients on.
 //!
 //! Values that are computed from a loss count as well.
 //!
@@ -82,6 +84,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             }
             _ => continue,
         };
+        // Where gradients are off, a sum has no graph.
+        if how == How::Sum && store.site.grad == Grad::Off {
+            continue;
+        }
         let loss = match &store.value.kind {
             // Of the arguments of a method, the loss.
             Kind::Tuple(parts) if [How::Given, How::Kept].contains(&how) => {
@@ -178,6 +184,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
     }
     crate::meters::report(context, findings);
+    crate::averages::report(context, findings);
 }
 
 /// Returns `true` for a list that the loop makes anew now and then, such as at each line of a log, of
@@ -296,10 +303,7 @@ fn of_helpers(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .any(|returned| is_name(returned) && has_word(text, returned))
         };
         let trains = || {
-            facts
-                .calls
-                .iter()
-                .filter(|call| call.function == Some(id))
+            facts.calls_of(id)
                 .any(|call| call.site.looped.is_some_and(|looped| facts.trains(looped)))
         };
         if !store.value.graph.is_none()

@@ -104,7 +104,7 @@ fn by_functions(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         };
         let callers = || {
-            let made = facts.calls.iter().filter(|call| call.function == Some(loader.site.function));
+            let made = facts.calls_of(loader.site.function);
             made.filter_map(|call| Some((call, call.argument(place, name)?)))
         };
         let counted = |call: &Call, size: &Argument| {

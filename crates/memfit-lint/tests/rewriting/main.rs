@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use memfit_lint::{Config, check_source, rules};
+use memfit_lint::{Config, check_paths, check_source, rules};
 
 mod arguments;
 mod exceptions;
+mod files;
 mod loops;
 mod moves;
 mod names;
@@ -80,23 +81,86 @@ const INTO_FUNCTIONS: &[&str] = &["step in a function", "loss from a function"];
 
 /// Compares wrong examples with the exceptions; each exception has to be one still.
 fn compare(what: &str, wrong: &Wrong, exceptions: &[Exception]) {
+    let mut problems = Vec::new();
     for (rule, rewrite, count, reason) in exceptions {
         let found = wrong.get(&((*rule).to_owned(), (*rewrite).to_owned())).map_or(0, Vec::len);
-        assert!(
-            found >= *count,
-            "{what}: {rule}, {rewrite}: only {found} of {count} exceptions are left ({reason})"
-        );
+        if found < *count {
+            problems.push(format!(
+                "{what}: {rule}, {rewrite}: only {found} of {count} exceptions are left ({reason})"
+            ));
+        }
     }
     for ((rule, rewrite), cases) in wrong {
         let allowed = exceptions.iter().find(|(known, way, ..)| known == rule && way == rewrite);
         let allowed = allowed.map_or(0, |(_, _, count, _)| *count);
-        assert!(
-            cases.len() <= allowed,
-            "{what}: {rule}, {rewrite}: {} examples, of which {allowed} are known\n{}",
-            cases.len(),
-            cases.join("\n")
-        );
+        if cases.len() > allowed {
+            problems.push(format!(
+                "{what}: {rule}, {rewrite}: {} examples, of which {allowed} are known\n{}",
+                cases.len(),
+                cases.join("\n")
+            ));
+        }
     }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// A rewrite into two files, or `None` where it does not apply.
+type IntoFiles = fn(&Program) -> Option<files::Files>;
+
+const INTO_FILES: &[(&str, IntoFiles)] =
+    &[("step in another file", files::step_elsewhere), ("loss in another file", files::loss_elsewhere)];
+
+/// Number of findings of a rule in a program of two files.
+fn count_in_files((program, module): &files::Files, rule: &str, config: &Config) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let texts = [("train.py", program.as_str()), ("setup.py", "")];
+    let module_name = format!("{}.py", files::MODULE);
+    for (name, text) in texts.into_iter().chain([(module_name.as_str(), module.as_str())]) {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let report = check_paths(&[folder.path().to_owned()], config).unwrap();
+    let findings = report.files.iter().flat_map(|source| &source.findings);
+    findings.filter(|finding| finding.rule == rule).count()
+}
+
+#[test]
+fn findings_do_not_depend_on_the_file() {
+    let (mut missed, mut added) = (Wrong::new(), Wrong::new());
+    let mut applied: BTreeMap<&str, usize> = BTreeMap::new();
+    for rule in rules() {
+        let file = folder().join(format!("{}.md", rule.name));
+        let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
+        for block in blocks(&std::fs::read_to_string(file).unwrap()) {
+            let Some(program) = Program::read(block.text.clone()) else { continue };
+            for (name, rewrite) in INTO_FILES {
+                let Some(texts) = rewrite(&program) else { continue };
+                *applied.entry(name).or_default() += 1;
+                let wanted = expected(&texts.0, rule.name).len() + expected(&texts.1, rule.name).len();
+                let found = count_in_files(&texts, rule.name, &config);
+                let (is_right, wrong) = match block.part {
+                    Part::Found => (found >= wanted, &mut missed),
+                    Part::LeftAlone | Part::CannotBeDecided => (found == 0, &mut added),
+                };
+                if !is_right {
+                    let case = format!(
+                        "{}.md:{}, {name}: expected {wanted}, found {found}\n{}\n# {}.py\n{}",
+                        rule.name,
+                        block.line,
+                        texts.0,
+                        files::MODULE,
+                        texts.1
+                    );
+                    wrong.entry((rule.name.to_owned(), (*name).to_owned())).or_default().push(case);
+                }
+            }
+        }
+    }
+    for (name, _) in INTO_FILES {
+        let count = applied.get(name).copied().unwrap_or_default();
+        assert!(count >= MIN_EXAMPLES, "{name} applies to {count} examples only");
+    }
+    compare("missed", &missed, exceptions::MISSED_IN_FILES);
+    compare("added", &added, exceptions::ADDED_IN_FILES);
 }
 
 #[test]

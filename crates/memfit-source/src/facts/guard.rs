@@ -69,6 +69,8 @@ pub struct GuardTest {
     pub condition: bool,
     /// Text that it searches for in an exception's message.
     pub message: Option<String>,
+    /// `true` if it holds in training mode alone: `self.training`.
+    pub training: bool,
     /// `true` if the count applies to the negated condition.
     pub negated: bool,
 }

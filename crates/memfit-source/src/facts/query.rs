@@ -132,6 +132,21 @@ impl Facts {
         })
     }
 
+    /// A function and those that call it in the text, directly or not.
+    pub fn callers(&self, id: FunctionId) -> Vec<FunctionId> {
+        let mut found = vec![id];
+        let mut at = 0;
+        while let Some(callee) = found.get(at).copied() {
+            for call in self.calls_of(callee) {
+                if found.len() < MAX_CALLERS && !found.contains(&call.site.function) {
+                    found.push(call.site.function);
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+
     /// Argument that a call gives to a parameter of a function. A method's first one is its object.
     pub fn given<'c>(&self, call: &'c Call, id: FunctionId, parameter: usize) -> Option<&'c Argument> {
         let function = self.function(id);

@@ -208,6 +208,12 @@ impl Facts {
         weights.owners().iter().any(|id| self.models.get(id.index()).is_some_and(|model| model.loops))
     }
 
+    /// Full name of the class of a model, if that is of another module of the project.
+    pub(crate) fn class_path(&self, weights: &Weights) -> Option<&str> {
+        let mut models = weights.owners().iter().rev().filter_map(|id| self.models.get(id.index()));
+        models.find_map(|model| model.class_path.as_deref())
+    }
+
     /// Attributes with layers of a model, if its class is of the project.
     pub fn parts(&self, weights: &Weights) -> impl Iterator<Item = &str> {
         // A model follows those that it is made of, whose attributes are not its own. A wrapper of a library

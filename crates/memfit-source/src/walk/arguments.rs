@@ -1,10 +1,18 @@
 //! Arguments of calls, which become the values of the called function's parameters in the second pass.
 
 use super::Walker;
-use crate::facts::{Call, Grad, Kind, Value};
+use crate::facts::{Call, FunctionId, Grad, Kind, Value};
 use crate::position::Span;
 
 impl Walker<'_> {
+    /// Value that callers in other files give to a parameter.
+    pub(super) fn given_by_others(&self, id: FunctionId, index: usize, parameter: &str) -> Option<Value> {
+        let function = self.facts.function(id);
+        let position = index.checked_sub(usize::from(function.class.is_some()))?;
+        let name = function.name.strip_suffix(".__init__").unwrap_or(&function.name);
+        self.imports.given(name, position, parameter).map(|given| given.0)
+    }
+
     /// Records the arguments of a function for the second pass.
     pub(super) fn record_arguments(&mut self, call: &Call) {
         // Creating an object calls its `__init__`.

@@ -306,9 +306,12 @@ impl<'a> Walker<'a> {
                         Kind::DType(dtype) => Some(dtype),
                         _ => None,
                     });
+                let is_on_cpu = path.contains(".cpu.")
+                    || call.argument(0, "device_type").is_some_and(|kind| kind.value.text() == Some("cpu"));
+                let default = if is_on_cpu { DType::BFloat16 } else { DType::Half };
                 match enabled {
                     Some(Some(false)) => Value::default(),
-                    _ => Value::from_kind(Kind::Autocast(to.unwrap_or(Some(DType::Half)))),
+                    _ => Value::from_kind(Kind::Autocast(to.unwrap_or(Some(default)))),
                 }
             }
             (_, "clip_grad_norm_" | "clip_grad_value_" | "clip_grad_norm" | "clip_grads_with_norm_") => {

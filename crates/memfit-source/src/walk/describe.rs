@@ -64,7 +64,7 @@ impl<'a> Walker<'a> {
                 is_parameterless: bases.len() == 1
                     && bases[0].ends_with("nn.Module")
                     && method(node, "forward").is_some()
-                    && computes_only(self.slice(span(node)), &|name| method(node, name).is_some()),
+                    && self.computes_only(node),
                 only_parameters: super::weights::keeps_only_parameters(text),
                 bases: bases.clone(),
             };
@@ -265,27 +265,11 @@ impl Walker<'_> {
     }
 }
 
-/// Returns `true` for the text of a module's class that computes with functions, and makes and calls no
-/// layers: it has no parameters. `methods` are the names of its methods.
-pub(super) fn computes_only(class: &str, methods: &dyn Fn(&str) -> bool) -> bool {
-    let class = &*super::weights::without_prose(class);
-    let makes =
-        ["Parameter(", "register_parameter", "add_module", "ModuleList", "Sequential", "](", " in self."];
-    let plain = class.replace("nn.Module", "").replace("nn.functional", "").replace("nn.init", "");
-    let is_part = |at: usize| {
-        let rest = &class[at + "self.".len()..];
-        let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
-        rest[end..].starts_with('(') && rest[..end] != *"register_buffer" && !methods(&rest[..end])
-    };
-    ["torch.", "F.", "register_buffer"].iter().any(|part| plain.contains(part))
-        && !plain.contains("nn.")
-        && !super::weights::makes_layers(class)
-        && !makes.iter().any(|word| class.contains(word))
-        && !class.match_indices("self.").any(|(at, _)| is_part(at))
-}
-
 /// Method of a class by its name.
-fn method<'c>(class: &'c StmtClassDef, name: &str) -> Option<&'c ruff_python_ast::StmtFunctionDef> {
+pub(super) fn method<'c>(
+    class: &'c StmtClassDef,
+    name: &str,
+) -> Option<&'c ruff_python_ast::StmtFunctionDef> {
     class.body.iter().find_map(|statement| match statement {
         Stmt::FunctionDef(method) if method.name.id.as_str() == name => Some(method),
         _ => None,

@@ -133,6 +133,8 @@ impl<'a> Walker<'a> {
                 .unwrap_or_else(Value::unknown),
             Kind::Loader(_) => owner,
             Kind::ExceptionText(_) => owner,
+            // An element of an array.
+            Kind::Number if owner.graph.is_none() => Value::from_kind(Kind::Number),
             Kind::Tensor => {
                 // A part selected by position shares the storage of the whole.
                 let view = |slice: &Expr| {

@@ -156,8 +156,13 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns `true` for a pass on constants whose output is dropped, such as one that warms a model up: its
-    /// graph is gone at once.
+    /// graph is gone at once. As well for gradients that a function takes of what it computes with gradients
+    /// turned on: they do not depend on its caller.
     fn is_dropped(&self, op: &Op) -> bool {
+        if op.kind == OpKind::AutogradGrad {
+            let function = self.facts.function(op.site.function);
+            return function.class.is_some() && self.slice(function.span).contains("enable_grad");
+        }
         let makes = ["torch.zeros(", "torch.ones(", "torch.rand(", "torch.randn("];
         op.kind == OpKind::Forward
             && op.via.is_none()

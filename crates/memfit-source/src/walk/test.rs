@@ -38,6 +38,7 @@ impl<'a> Walker<'a> {
                     if found.message.is_none() {
                         found.message.clone_from(&part.message);
                     }
+                    found.training |= !or && part.training;
                 }
                 if found.counted.is_some() && parts.len() > 1 {
                     // `not a and not b` is `not (a or b)`: the role of the other part depends on the sign.
@@ -56,6 +57,7 @@ impl<'a> Walker<'a> {
                 }
                 let mut found = (*inner).clone();
                 found.negated = !found.negated;
+                found.training = false;
                 Arc::new(found)
             }
             Expr::BinOp(node) if matches!(node.op, Operator::Mod) => {
@@ -73,6 +75,9 @@ impl<'a> Walker<'a> {
                 let value = self.eval(test);
                 match value.kind {
                     Kind::Test(found) => found,
+                    _ if self.slice(span(test)) == "self.training" => {
+                        Arc::new(GuardTest { training: true, ..GuardTest::default() })
+                    }
                     _ => Arc::default(),
                 }
             }

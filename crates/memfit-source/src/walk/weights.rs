@@ -33,7 +33,7 @@ pub(super) struct Origins {
 }
 
 /// Substrings in the names of layers that have parameters.
-const LAYERS: &[&str] = &[
+pub(super) const LAYERS: &[&str] = &[
     "Linear",
     "Conv",
     "LSTM",
@@ -47,18 +47,6 @@ const LAYERS: &[&str] = &[
     "Bilinear",
     "MultiheadAttention",
 ];
-
-/// Text without comments and docstrings, in which "Convert" is no layer.
-pub(super) fn without_prose(text: &str) -> String {
-    let code: String = text.split("\"\"\"").step_by(2).collect();
-    code.lines().map(|line| line.split(" # ").next().unwrap_or(line)).fold(String::new(), |mut kept, line| {
-        if !line.trim_start().starts_with('#') {
-            kept.push_str(line);
-            kept.push('\n');
-        }
-        kept
-    })
-}
 
 /// Returns `true` for a text that makes layers or parameters that are trained: `nn.Parameter(x,
 /// requires_grad=False)` is not.
