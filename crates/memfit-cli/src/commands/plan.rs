@@ -12,7 +12,7 @@ use memfit_plan::{
 use memfit_report::text::{Growth, milliseconds, size};
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanRank, PlanReport, PlanRun, PlanVerdict,
-    RejectedLever, schema,
+    ProblemKind, RejectedLever, schema,
 };
 use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
@@ -204,7 +204,9 @@ fn find(
         _ if found.interrupted => None,
         Some(chosen) => tries.unsettled(&chosen.candidate)?,
         // With other values, the script may fit without a plan.
-        None => tries.unsettled(&Candidate::as_is())?.filter(|problem| problem.kind == "number-read-back"),
+        None => tries
+            .unsettled(&Candidate::as_is())?
+            .filter(|problem| problem.kind == ProblemKind::NumberReadBack),
     };
     tries.done();
     fill_report(&found, &tries, report);

@@ -122,8 +122,12 @@ fn made_anew(context: &Context<'_>, findings: &mut Findings<'_>) {
             _ => None,
         });
         // What it computed of another tensor had a graph, or has lost it.
-        let is_computed = call.receiver.is_none() || facts.calls.iter().any(|other| facts.bound_to(other.span) == Some(loss));
-        if is_computed && returned.any(|name| name == loss) && context.is_differentiated_by_callers(call.site.function) {
+        let is_computed = call.receiver.is_none()
+            || facts.calls.iter().any(|other| facts.bound_to(other.span) == Some(loss));
+        if is_computed
+            && returned.any(|name| name == loss)
+            && context.is_differentiated_by_callers(call.site.function)
+        {
             findings
                 .report(
                     call.span,

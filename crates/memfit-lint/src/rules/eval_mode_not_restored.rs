@@ -132,9 +132,8 @@ fn in_phases(context: &Context<'_>, findings: &mut Findings<'_>) {
         else {
             continue;
         };
-        let mut loops = facts.calls_of(id)
-            .filter_map(|call| facts.enclosing(call.site.looped).last())
-            .peekable();
+        let mut loops =
+            facts.calls_of(id).filter_map(|call| facts.enclosing(call.site.looped).last()).peekable();
         let Some(looped) = loops.peek().copied() else { continue };
         if loops.all(|id| !context.slice(facts.looped(id).span).contains(".train(")) {
             findings

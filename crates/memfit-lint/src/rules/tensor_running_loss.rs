@@ -302,10 +302,8 @@ fn of_helpers(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .map(|part| context.slice(part.span))
                 .any(|returned| is_name(returned) && has_word(text, returned))
         };
-        let trains = || {
-            facts.calls_of(id)
-                .any(|call| call.site.looped.is_some_and(|looped| facts.trains(looped)))
-        };
+        let trains =
+            || facts.calls_of(id).any(|call| call.site.looped.is_some_and(|looped| facts.trains(looped)));
         if !store.value.graph.is_none()
             && matches!(store.graph, GraphState::Unknown | GraphState::Live)
             && store.site.grad != Grad::Off
