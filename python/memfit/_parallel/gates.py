@@ -210,8 +210,10 @@ class Gates:
             run.pattern.inputs = [_shape(leaves[place]) for place in run.pattern.received]
             run.received = tuple(_made_up(shape, dtype, run.device) for shape, dtype in run.pattern.inputs)
         for place, new in zip(run.pattern.received, run.received, strict=True):
-            self._replaced[leaves[place]] = new
-            leaves[place] = new
+            # A copy, because a block may write to what it gets, which autograd refuses for received tensors.
+            own = new.clone()
+            self._replaced[leaves[place]] = own
+            leaves[place] = own
 
     def _sent(self, run: _Run, leaves: list[Any]) -> tuple[torch.Tensor, ...]:
         if run.traced:
@@ -266,8 +268,18 @@ class Gates:
         # The call must not change what it is given, such as a cache of keys and values.
         leaves, spec = tree_flatten((args, kwargs))
         args, kwargs = tree_unflatten([_copied(each) for each in leaves], spec)
-        with torch.no_grad():
-            returned = kind.__call__(self._blocks[own], *args, **kwargs)
+        try:
+            with torch.no_grad():
+                returned = kind.__call__(self._blocks[own], *args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise ParallelError(
+                f"`{self._stages.blocks[index]}` and `{self._stages.blocks[own]}` are both {kind.__name__}, but the "
+                f"second cannot run on what the first gets ({type(error).__name__}: {error}): memfit cannot tell what "
+                "it returns",
+                "use fewer stages, or shard the model instead (`shard`)",
+            ) from error
         leaves, spec = tree_flatten(returned)
         return spec, [_Like(*_shape(each)) if isinstance(each, torch.Tensor) else each for each in leaves]
 

@@ -56,8 +56,6 @@ class Pipeline:
         self._gates = Gates(model, stages)
         self._patterns: dict[Any, dict[int, Pattern]] = {}
         self._schedules: dict[Any, tuple[Any, list[_Part]]] = {}
-        # Samples of each micro-batch, if the plan sets their number.
-        self.micro_batch: int | None = None
         # The first error of this rank in the micro-batches that run.
         self.failed: BaseException | None = None
 
@@ -210,6 +208,9 @@ class _Part(nn.Module):
         if self.pipeline.failed is None:
             try:
                 return self._run(received)
+            except torch.OutOfMemoryError as error:
+                # The traceback would keep the memory of the micro-batch.
+                self.pipeline.failed = error.with_traceback(None)
             except Exception as error:
                 self.pipeline.failed = error
         returned = _Idle.apply(self.pattern.outputs, self.device, *received)

@@ -145,11 +145,17 @@ class PipelinedRunner(Runner):
         self._found: dict[Any, Verification] = {}
 
     def follow(
-        self, shared: Share | None, undoing: Undoing, snapshot: Snapshot, parameters: Parameters
+        self,
+        size: int | None,
+        shared: Share | None,
+        undoing: Undoing,
+        snapshot: Snapshot,
+        parameters: Parameters,
     ) -> None:
-        """Draw random numbers from the ranks' common seed, undo traced forward passes with `undoing`, and
-        let `snapshot` watch the first forward pass.
+        """Run micro-batches of `size` samples, draw random numbers from the ranks' common seed, undo traced
+        forward passes with `undoing`, and let `snapshot` watch the first forward pass.
         """
+        self._size = size
         self._snapshot = snapshot
         self._parameters = parameters
         # A step without a plan, on a model that another one has cut, gets one seed for all ranks as well.
@@ -180,7 +186,6 @@ class PipelinedRunner(Runner):
         self._send_losses(recorded, stop - start, tally)
         error, pipeline.failed = pipeline.failed, None
         if error is not None:
-            # A traceback would keep the memory of the failed micro-batch.
             raise error
 
     def _divided(self, entry: Batch, size: int) -> tuple[str, ...]:
@@ -195,7 +200,7 @@ class PipelinedRunner(Runner):
         """Return the size of the micro-batches of a turn: a turn that has fewer samples, because memory ran
         out, has equally many of them.
         """
-        size = self._pipeline.micro_batch or -(-entry.items // (_PER_STAGE * self._pipeline.stages.ranks))
+        size = self._size or -(-entry.items // (_PER_STAGE * self._pipeline.stages.ranks))
         return max(1, -(-size * samples // entry.items))
 
     def _work(

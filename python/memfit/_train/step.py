@@ -177,7 +177,7 @@ class Step:
         snapshot = Snapshot(self.model, modules, outside, self.device, watches=computes() and not in_backward)
         if isinstance(self._runner, PipelinedRunner):
             undoing = Undoing(self.model, modules, parameters, outside, self.device)
-            self._runner.follow(self._shared, undoing, snapshot, parameters)
+            self._runner.follow(self._planned.micro_batch, self._shared, undoing, snapshot, parameters)
         self._window = Window(
             self.model,
             parameters,
