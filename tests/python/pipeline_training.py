@@ -80,6 +80,35 @@ class Checkpointed(Base):
         return self.head(x * self.scale)
 
 
+class Writing(Base):
+    """Blocks that write to what they get."""
+
+    class Adding(Block):
+        def forward(self, x: torch.Tensor, *_more: Any, **_others: Any) -> Any:
+            x += self.down(self.up(x).tanh())
+            return x
+
+    def __init__(self) -> None:
+        super().__init__(Writing.Adding)
+
+
+class Widening(Base):
+    """Blocks of different widths."""
+
+    class Wider(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(width, width + 1), nn.Tanh())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Widening.Wider(WIDTH + index) for index in range(4))
+        self.head = nn.Linear(WIDTH + 4, CLASSES)
+
+
 class Reentrant(Checkpointed):
     reentrant = True
 
@@ -224,13 +253,14 @@ def step_of(model: nn.Module, loss: Any, plan: dict[str, Any] | None, **settings
 def trained(kind: Any, loss: Any, plan: dict[str, Any] | None, **settings: Any) -> dict[str, Any]:
     """Train for three steps; return the losses, metrics and parameters."""
     model = build(kind, seed=dist.get_rank() if plan is not None else 0)
-    found: dict[str, Any] = {"losses": [], "named": [], "metrics": []}
+    found: dict[str, Any] = {"losses": [], "named": [], "metrics": [], "parts": []}
     with step_of(model, loss, plan, **settings) as step:
         for index, size in enumerate((8, 7, 3)):
             result = step(batch(size, seed=index))
             found["losses"].append(float(result.loss))
             found["named"].append({name: float(each) for name, each in (result.losses or {}).items()})
             found["metrics"].append(result.metrics)
+            found["parts"].append(result.micro_batches)
         found["changed"] = result.changed
     found["parameters"] = {name: each.detach().clone() for name, each in model.named_parameters()}
     return found
@@ -337,13 +367,16 @@ def main() -> None:
         "checkpointed": apart(Checkpointed, mean, {}),
         "checkpointed by a lever": apart(Base, mean, {}, levers={"checkpointing": "blocks"}),
         "frozen": apart(Frozen, mean, {}),
+        "written to": apart(Writing, mean, {}),
     }
     answer["changed"] = trained(Base, contrastive, {}, allow="changes-training")["changed"]
     answer["unchanged"] = trained(Dropping, mean, {})["changed"]
+    answer["parts"] = [trained(Base, mean, {}, **more)["parts"] for more in ({}, {"micro_batch": 3})]
     answer["noise"] = max(trained(Passing, noisy, {})["losses"][:1])
     shallow = functools.partial(refused, plan={"schedule": "interleaved-1f1b"})
     answer["refused"] = {
         "skips": refused(Skips),
+        "widening": refused(Widening),
         "detached": refused(Detached),
         "twice": refused(Twice),
         "partly": refused(Partly),

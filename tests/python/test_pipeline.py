@@ -15,6 +15,7 @@ from test_step_ranks import ranks
 # What the error of each model that cannot be cut says, on the rank that finds it.
 REFUSED = {
     "skips": "needs `stem.weight`, which another stage has",
+    "widening": "are both Wider, but the second cannot run on what the first gets",
     "detached": "needs `stem.weight`, which another stage has",
     "twice": "expects no further block",
     "partly": "called 3 of the 4 blocks",
@@ -36,6 +37,8 @@ def test_a_pipeline_trains_as_one_process(tmp_path: Path) -> None:
         assert said["numerics"][what] < 1e-12, said["numerics"]
     for case, apart in said["apart"].items():
         assert apart < 1e-12, (case, apart)
+    # Batches of 8, 7 and 3 samples: four micro-batches for each of two stages, or those of three samples.
+    assert said["parts"] == [[8, 7, 3], [3, 3, 1]]
     assert said["noise"] == 0.0
     assert ["splitting the batch changes training results" in each for each in said["changed"]] == [True]
     assert said["unchanged"] == []

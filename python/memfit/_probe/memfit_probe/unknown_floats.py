@@ -11,8 +11,6 @@ ask `__torch_function__`. Texts and pickles are not followed, but it is known wh
 import math
 import sys
 
-from . import shown_texts
-
 # Operators whose result is followed.
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 # Those of which the other operand is the divisor.
@@ -60,6 +58,8 @@ def follow_copies(number, plain_kind, decides):
     """Let texts and pickles of a type's numbers, which hold plain ones, call `decides`, unless they are only
     shown or saved. A key of a dictionary decides, too.
     """
+    # Not imported by processes that have no such numbers.
+    from . import shown_texts
 
     def noticed(name, is_harmless):
         original = getattr(plain_kind, name)
