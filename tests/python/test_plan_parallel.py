@@ -215,3 +215,26 @@ def test_a_plan_that_cannot_be_launched_is_no_answer(tmp_path):
         )
         assert done.returncode == 2, done
         assert "hint:" in done.stderr
+
+
+def test_a_pipeline_is_not_applied_to_a_script_without_step(tmp_path):
+    (tmp_path / "plan.toml").write_text("[parallel]\npipeline = 2\n")
+    (tmp_path / "train.py").write_text(
+        """
+import torch
+from torch import nn
+
+model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.randn(16, 64, device="cuda")).mean().backward()
+    optimizer.step()
+"""
+    )
+    command = [memfit(), "run", "--gpu", "t4", "--no-prove", "--plan", "plan.toml"]
+    command += ["--", sys.executable, "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert said.startswith("FITS with a part of the plan, for the 3 steps"), said
+    assert "the plan's `shard` was not applied: a pipeline needs a script that calls `memfit.Step`" in said

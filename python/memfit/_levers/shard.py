@@ -29,6 +29,10 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         return lambda: None
     if isinstance(value, dict):
         degrees, units = parallel.Parallel.from_table(value), None
+        if degrees.pipeline > 1 and not target.in_step:
+            raise CannotApply(
+                name, "a pipeline needs a script that calls `memfit.Step`, which runs its stages"
+            )
     else:
         if not (dist.is_available() and dist.is_initialized()):
             raise CannotApply(

@@ -79,6 +79,8 @@ class Target:
     computes: bool = True
     # Positional and keyword arguments of a call of the model, for levers that trace one.
     example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    # `True` if `memfit.Step` runs the model, and not the script's own code.
+    in_step: bool = False
     # `True` if levers may be undone: the previous state is then kept on the host.
     undoes: bool = True
     # Levers that have found nothing to change yet, with the reason to state if that stays so, by lever and

@@ -135,4 +135,4 @@ def read_plan(plan: Any, place: torch.device) -> Mapping[str, Any]:
 
 def target_of(model: nn.Module, optimizer: Any, device: torch.device) -> Target:
     """Return the object that a step's levers are applied to."""
-    return Target(model, list(members(optimizer)), device=device)
+    return Target(model, list(members(optimizer)), device=device, in_step=True)

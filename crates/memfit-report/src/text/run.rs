@@ -123,6 +123,11 @@ fn failed(report: &RunReport) -> bool {
     report.verdict == Verdict::Error && ended
 }
 
+/// Returns `true` if a lever of the plan was not applied.
+fn refuses_lever(report: &RunReport) -> bool {
+    report.fidelity.effects.iter().any(|effect| effect.id == Remark::LeverRefused.id())
+}
+
 fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
     let place = place(report);
     let (style, badge, sentence) = match report.verdict {
@@ -134,7 +139,11 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
             let growing = Growth::of_run(report)
                 .map_or_else(String::new, |growth| format!(", but {}", growth.in_words()));
             let style = if growing.is_empty() { GOOD } else { DOUBT };
-            let plan = if report.plan.is_some() { "with the plan, " } else { "" };
+            let plan = match &report.plan {
+                Some(_) if refuses_lever(report) => "with a part of the plan, ",
+                Some(_) => "with the plan, ",
+                None => "",
+            };
             (style, "FITS", format!("{plan}for {}, on {place}{used}{growing}", what_ran(&report.coverage)))
         }
         Verdict::Oom => {
