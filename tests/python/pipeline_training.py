@@ -85,8 +85,7 @@ class Writing(Base):
 
     class Adding(Block):
         def forward(self, x: torch.Tensor, *_more: Any, **_others: Any) -> Any:
-            x += self.down(self.up(x).tanh())
-            return x
+            return super().forward(x.add_(0.1))
 
     def __init__(self) -> None:
         super().__init__(Writing.Adding)

@@ -247,7 +247,8 @@ class Gates:
                 element = nothing(each.dtype, run.device, run.traced)
                 if run.traced:
                     run.elements.append((element, self._stages.blocks[index]))
-                each = element.expand(each.shape)
+                # With memory of its own, since the model may write to it.
+                each = element.expand(each.shape).clone()
             made.append(each)
         return tree_unflatten(made, spec)
 
@@ -362,7 +363,9 @@ def _shape(tensor: torch.Tensor) -> Shape:
 
 
 def _copied(value: Any) -> Any:
-    if value is None or isinstance(value, (torch.Tensor, nn.Module, str, int, float)):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone(memory_format=torch.contiguous_format)
+    if value is None or isinstance(value, (nn.Module, str, int, float)):
         return value
     try:
         return copy.deepcopy(value)
