@@ -200,6 +200,17 @@ def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
+    """Return the largest differences of gradients (beside their norm), parameters and losses."""
+    steps = zip(found["gradients"], expected["gradients"], strict=True)
+    pairs = zip(found["losses"], expected["losses"], strict=True)
+    return {
+        "gradients": max(furthest(one, other) / norm(other) for one, other in steps),
+        "parameters": furthest(found["parameters"], expected["parameters"]),
+        "losses": max(abs(one - other) for one, other in pairs),
+    }
+
+
 def norm(tensors: dict[str, Any]) -> float:
     """Return the norm of all tensors together."""
     return float(sum(each.square().sum() for each in tensors.values()) ** 0.5)
@@ -238,23 +249,14 @@ def run_rank(arguments: argparse.Namespace) -> None:
                     calls = calls or found["calls"]
                     told = torch.tensor([float(found["raised"]), float(found["retries"])])
                     dist.all_reduce(told)
-                    gradients = [
-                        furthest(a, b) / norm(b)
-                        for a, b in zip(found["gradients"], expected["gradients"], strict=True)
-                    ]
-                    losses = [abs(a - b) for a, b in zip(found["losses"], expected["losses"], strict=True)]
-                    mine = [
-                        max(gradients),
-                        furthest(found["parameters"], expected["parameters"]),
-                        max(losses),
-                    ]
-                    worst = torch.tensor(mine, dtype=torch.float64)
+                    mine = differences(found, expected)
+                    worst = torch.tensor(list(mine.values()), dtype=torch.float64)
                     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
                     if rank == 0:
                         line = {
                             "model": name, "type": dtype, "engine": engine, "world": world, "fault": bool(run),
-                            "raised": int(told[0]), "retried": int(told[1] > 0), "gradients": float(worst[0]),
-                            "parameters": float(worst[1]), "losses": float(worst[2]),
+                            "raised": int(told[0]), "retried": int(told[1] > 0),
+                            **dict(zip(mine, worst.tolist(), strict=True)),
                         }  # fmt: skip
                         print(json.dumps(line), flush=True)
     dist.destroy_process_group()

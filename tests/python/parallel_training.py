@@ -137,7 +137,7 @@ def checkpoint(folder: str) -> list[float]:
 def numerics(rank: int) -> dict[str, float]:
     """Run the script's cases of two engines, with a fault on one of the ranks."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "distributed"))
-    from numerics import furthest, norm, one_process, under_plan
+    from numerics import differences, one_process, under_plan
     from numerics_models import KINDS
 
     kind = KINDS["decoder"]
@@ -145,15 +145,8 @@ def numerics(rank: int) -> dict[str, float]:
     worst = dict.fromkeys(("gradients", "parameters", "losses", "retried"), 0.0)
     for plan, at, backward in (({"shard": 2}, 20, True), ({"tensor": 2}, 45, False)):
         found = under_plan(kind, torch.float64, plan, rank, at if rank else None, backward)
-        steps = zip(found["gradients"], expected["gradients"], strict=True)
-        pairs = zip(found["losses"], expected["losses"], strict=True)
-        differences = {
-            "gradients": max(furthest(one, other) / norm(other) for one, other in steps),
-            "parameters": furthest(found["parameters"], expected["parameters"]),
-            "losses": max(abs(one - other) for one, other in pairs),
-        }
         worst["retried"] += found["retries"]
-        for name, difference in differences.items():
+        for name, difference in differences(found, expected).items():
             worst[name] = max(worst[name], difference)
     return worst
 

@@ -310,7 +310,7 @@ def refused(kind: Any, loss: Any = mean, plan: dict[str, Any] | None = None, **s
 def numerics(rank: int) -> dict[str, float]:
     """Run the script's cases with a fault on one of the ranks."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "distributed"))
-    from numerics import furthest, norm, of_all_stages, one_process, under_plan
+    from numerics import differences, of_all_stages, one_process, under_plan
     from numerics_models import KINDS
 
     worst = dict.fromkeys(("gradients", "parameters", "losses", "retried"), 0.0)
@@ -321,15 +321,9 @@ def numerics(rank: int) -> dict[str, float]:
         found = of_all_stages(
             under_plan(KINDS[name], torch.float64, plan, rank, at if rank == victim else None, backward)
         )
-        steps = zip(found["gradients"], expected["gradients"], strict=True)
-        pairs = zip(found["losses"], expected["losses"], strict=True)
-        differences = {
-            "gradients": max(furthest(one, other) / norm(other) for one, other in steps),
-            "parameters": furthest(found["parameters"], expected["parameters"]),
-            "losses": max(abs(one - other) for one, other in pairs),
-        }
         worst["retried"] += found["retries"]
-        worst |= {what: max(worst[what], difference) for what, difference in differences.items()}
+        for name, difference in differences(found, expected).items():
+            worst[name] = max(worst[name], difference)
     return worst
 
 

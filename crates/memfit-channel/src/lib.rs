@@ -39,7 +39,7 @@ pub use setup::{
     CardSetup, ChannelError, HostPart, HostRun, Inverted, OtherValues, Setup, Synthetic, SyntheticData,
     SyntheticField,
 };
-pub use value_policy::ValuePolicy;
+pub use value_policy::{ValuePolicy, scattered};
 
 /// Version of everything in a run directory. Both ends must agree on it exactly.
 pub const PROTOCOL: u32 = 5;

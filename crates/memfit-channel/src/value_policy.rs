@@ -22,9 +22,7 @@ impl ValuePolicy {
 
     /// The position of the n-th value that is scattered between its bounds: no two near each other are close.
     pub fn scattered(number: u64) -> Self {
-        // Multiples of the golden ratio, modulo 1.
-        let share = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        Self(((share * 1001) >> 32) as u16)
+        Self(scattered(number, 1001) as u16)
     }
 
     /// Chooses a size between two bounds.
@@ -75,6 +73,13 @@ impl FromStr for ValuePolicy {
             format!("`{text}` is not a bound: use `upper`, `lower`, `both`, or a position between them from 0 to 1, such as `0.3`")
         })
     }
+}
+
+/// The n-th of numbers that are scattered below a limit of at most 32 bits.
+pub fn scattered(number: u64, limit: u64) -> u64 {
+    // Multiples of the golden ratio, modulo 1.
+    let share = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (share * limit) >> 32
 }
 
 #[cfg(test)]

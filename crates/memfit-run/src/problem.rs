@@ -59,9 +59,9 @@ fn failed(request: &Request, facts: &Facts, ran: Ran<'_>, exception: &Exception)
         (ProblemKind::Exception, hint_at_failure(facts, ran, exception, &mut message))
     };
     if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
-        end_sentence(&mut message);
-        message.push_str(
-            " It took no step and ended with status 0: it caught this error, or a process that it had started failed",
+        add_sentence(
+            &mut message,
+            "It took no step and ended with status 0: it caught this error, or a process that it had started failed",
         );
     }
     Problem { kind, message, hint }
@@ -81,16 +81,11 @@ fn hint_at_failure(
         return known;
     }
     if let Some(line) = output::network_failure(&facts.last_output) {
-        end_sentence(message);
-        message.push_str(" Before it, a download had failed: ");
-        message.push_str(line);
+        add_sentence(message, &format!("Before it, a download had failed: {line}"));
         return Some(COPY_DOWNLOAD.to_owned());
     }
     if let Some(host) = &facts.cause.unreached {
-        end_sentence(message);
-        for part in [" Before it, the host `", host, "` could not be reached"] {
-            message.push_str(part);
-        }
+        add_sentence(message, &format!("Before it, the host `{host}` could not be reached"));
         return Some(format!("if that is the cause: {COPY_DOWNLOAD}"));
     }
     absent::hint_at_file(exception)
@@ -112,10 +107,7 @@ fn hint_after_change(
     };
     let mut fetch = "";
     if let Some(host) = &facts.cause.unreached {
-        end_sentence(message);
-        for part in [" The host `", host, "` could not be reached either"] {
-            message.push_str(part);
-        }
+        add_sentence(message, &format!("The host `{host}` could not be reached either"));
         fetch = "download what the script asks that host for on a machine with a network, and copy it to this one; or ";
     }
     format!("{fetch}{real}run the script on a real GPU, where it may continue: `--gpu local`{fewer}")
@@ -129,7 +121,9 @@ fn timed_out(
     exception: Option<&Exception>,
     mut problem: Problem,
 ) -> Problem {
-    add_sentence(&mut problem.message, waited_for(facts, exception).or_else(|| stopped_at(facts)));
+    if let Some(reason) = waited_for(facts, exception).or_else(|| stopped_at(facts)) {
+        add_sentence(&mut problem.message, &reason);
+    }
     if let Some(exception) = exception {
         // More time would not help.
         let known = known_failures::problem(&request.card, ran, exception).and_then(|known| known.hint);
@@ -155,7 +149,9 @@ fn stopped(request: &Request, facts: &Facts, mut problem: Problem) -> Problem {
         ProblemKind::SizeReadBack | ProblemKind::SizeUnbounded => sizes_read(facts),
         _ => None,
     };
-    add_sentence(&mut problem.message, more);
+    if let Some(more) = more {
+        add_sentence(&mut problem.message, &more);
+    }
     if let (Ended::Signalled(signal), ProblemKind::Signal) = (facts.ended, problem.kind) {
         let on_virtual_gpu = facts.used_gpu() && !request.card.is_local();
         problem.hint = signals::hint(signal, on_virtual_gpu).map(str::to_owned);
@@ -163,21 +159,18 @@ fn stopped(request: &Request, facts: &Facts, mut problem: Problem) -> Problem {
     problem
 }
 
-/// Adds a sentence to a message that ends as one.
-fn add_sentence(message: &mut String, sentence: Option<String>) {
-    message.extend(sentence.into_iter().flat_map(|sentence| [" ".to_owned(), sentence]));
-}
-
 /// The line at which the script was stopped.
 fn stopped_at(facts: &Facts) -> Option<String> {
     facts.stopped_at.as_ref().map(|place| format!("It was at {place}."))
 }
 
-/// Ends a message as a sentence, so that another can follow it.
-fn end_sentence(message: &mut String) {
+/// Adds a sentence to a message, and ends the one before it.
+fn add_sentence(message: &mut String, sentence: &str) {
     if !message.ends_with(['.', '!', '?', ':']) {
         message.push('.');
     }
+    message.push(' ');
+    message.push_str(sentence);
 }
 
 /// Sizes that the script read back, with their lines.

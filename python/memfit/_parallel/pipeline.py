@@ -23,6 +23,9 @@ from .stages import Stages, cut_model, is_inexact, keep_own, own_in_groups
 
 # Set on a model of which a rank has some stages.
 _PIPELINE = "_memfit_pipeline"
+# Number of schedules that are kept: batches may have many shapes, and some versions of PyTorch keep memory
+# for each schedule's messages.
+_MAX_SCHEDULES = 8
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,6 @@ class Pipeline:
             for part in parts:
                 part.release()
 
-    def forget(self) -> None:
-        """Drop what is known of all kinds of micro-batches."""
-        self._patterns.clear()
-        self._schedules.clear()
-
     def _trace(self, work: Work) -> dict[int, Pattern]:
         """Find out what this rank's stages receive and send, and that it agrees with the other ranks."""
         found: dict[int, Pattern] = {}
@@ -172,6 +170,9 @@ class Pipeline:
     def _schedule(self, work: Work, patterns: dict[int, Pattern]) -> tuple[Any, list[_Part]]:
         key = work.kind, work.count
         if key not in self._schedules:
+            if len(self._schedules) == _MAX_SCHEDULES:
+                # All ranks drop the same one: they have made them in one order.
+                del self._schedules[next(iter(self._schedules))]
             parts = [
                 _Part(self, self._gates, stage, patterns[stage], self.device) for stage in self.stages.own
             ]
@@ -390,8 +391,4 @@ def _make_groups(stages: Stages, parallel: Parallel, mesh: Any) -> Groups:
 
 def _own_group(groups: list[tuple[int, ...]], backend: str | None) -> Any:
     """Create groups, and return the one that this rank is in."""
-    own = None
-    for ranks in groups:
-        made = dist.new_group(list(ranks), backend=backend)
-        own = made if dist.get_rank() in ranks else own
-    return own
+    return dist.new_subgroups_by_enumeration([list(ranks) for ranks in groups], backend=backend)[0]

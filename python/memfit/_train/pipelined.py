@@ -11,7 +11,7 @@ import functools
 import random
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from .parameters import Parameters
 from .part import Runner
 from .pipelined_verifying import PipelineVerifier
 from .randomness import RandomState
-from .ranks import ReplicatedRanks, SingleRank, exchange
+from .ranks import ReplicatedRanks, SingleRank
 from .shares import Share
 from .snapshot import Snapshot
 from .tally import Tally, scalar, split_metrics
@@ -83,17 +83,6 @@ class Pipelined(ReplicatedRanks):
             outside = [] if ranks == everyone else outside
         if outside:
             yield outside, everyone
-
-    def _add_up(self, parameters: Sequence[torch.Tensor], group: Any, side: Any) -> None:
-        """Add the gradients of parameters over a group's ranks. One that none of them used has none."""
-        if self._missing:
-            used = torch.tensor([each.grad is not None for each in parameters], dtype=torch.uint8)
-            dist.all_reduce(used, op=dist.ReduceOp.MAX, group=side)
-            parameters = [each for each, one in zip(parameters, used.tolist(), strict=True) if one]
-            for each in parameters:
-                if each.grad is None:
-                    each.grad = torch.zeros_like(each)
-        exchange([each.grad for each in parameters if each.grad is not None], group)
 
     def clip(self, parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
         parameters = [each for each in parameters if each.grad is not None]
@@ -192,8 +181,7 @@ class PipelinedRunner(Runner):
         """Check that a batch may be divided, once for each kind of batch, and return what that changes."""
         key = entry.structure, self._model.training
         if computes() and key not in self._found:
-            with self._numbers_kept():
-                self._found[key] = self._verifier.verify(entry)
+            self._found[key] = self._verifier.verify(entry)
         return self._division.require_as(entry, size, self._found.get(key))
 
     def _micro_batch(self, entry: Batch, samples: int) -> int:
@@ -222,7 +210,7 @@ class PipelinedRunner(Runner):
             recorded.counts.append(0.0 if is_void else main)
             return share * 0.0 if is_void else share
 
-        first = self._part(entry, *bounds[0])
+        first = entry.part(*bounds[0], None)
         shapes = tuple(
             (each.shape, each.dtype) if isinstance(each, torch.Tensor) else None
             for each in tree_leaves(first)

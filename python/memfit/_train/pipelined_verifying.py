@@ -20,7 +20,7 @@ from .batches import Batch
 from .comparing import Comparing, Draws
 from .differences import Outcome, Verification, judge
 from .faults import is_memory
-from .tally import read_losses, split_metrics
+from .tally import share_of
 from .undoing import Undoing
 
 # Number of samples that are compared.
@@ -122,14 +122,11 @@ class PipelineVerifier:
         def loss(_index: int, returned: Any) -> torch.Tensor:
             value, part = returned
             number = self._count(part) if self._count is not None else float(size)
-            weighed, own = read_losses(split_metrics(value)[0], number)
-            total = torch.zeros((), device=self._pipeline.device, dtype=torch.float64)
-            for name, (each, weight) in weighed.items():
-                count = own[name] if counts is None else counts.get(name, 0.0)
-                total = total + each * (weight / count if count and own[name] else 0.0)
-                counted[name] = counted.get(name, 0.0) + own[name]
-            losses.append(float(total.detach()))
-            return total
+            share, own = share_of(value, number, counts)
+            for name, count in own.items():
+                counted[name] = counted.get(name, 0.0) + count
+            losses.append(float(share.detach()))
+            return share
 
         def traced(returned: Any) -> torch.Tensor:
             value = loss(0, returned).reshape(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -356,35 +356,36 @@ class ReplicatedRanks(SingleRank):
 
     def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        if self._missing:
-            # A parameter that is unused on one rank but used on another has a zero gradient there.
-            used = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.uint8)
-            dist.all_reduce(used, op=dist.ReduceOp.MAX, group=self._side)
-            trained = [parameter for parameter, one in zip(trained, used.tolist(), strict=True) if one]
-            for parameter in trained:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-        exchange([parameter.grad for parameter in trained if parameter.grad is not None], self._group)
+        self._add_up(trained, self._group, self._side)
         if self._broadcast:
             first = self._ranks[0] if self._ranks else 0
             for buffer in buffers:
                 dist.broadcast(buffer, first, group=self._group)
+
+    def _add_up(self, parameters: Sequence[torch.Tensor], group: Any, side: Any) -> None:
+        """Add the gradients of parameters over a group's ranks; `side` is the same group on the host. One
+        that none of them used has none.
+        """
+        if self._missing:
+            # A parameter that is unused on one rank but used on another has a zero gradient there.
+            used = torch.tensor([each.grad is not None for each in parameters], dtype=torch.uint8)
+            dist.all_reduce(used, op=dist.ReduceOp.MAX, group=side)
+            parameters = [each for each, one in zip(parameters, used.tolist(), strict=True) if one]
+            for each in parameters:
+                if each.grad is None:
+                    each.grad = torch.zeros_like(each)
+        for bucket in _buckets([each.grad for each in parameters if each.grad is not None]):
+            flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            dist.all_reduce(flat, group=group)
+            pieces = flat.split([gradient.numel() for gradient in bucket])
+            for gradient, piece in zip(bucket, pieces, strict=True):
+                gradient.copy_(piece.view_as(gradient))
 
 
 def _refuse_different_batches(seen: list[float]) -> None:
     """Raise an error on all ranks if they were given different batches where all should have the same."""
     if len(set(seen)) > 1:
         raise RuntimeError(DIFFERENT_BATCHES)
-
-
-def exchange(gradients: list[torch.Tensor], group: Any) -> None:
-    """Sum gradients over a group's ranks."""
-    for bucket in _buckets(gradients):
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-        dist.all_reduce(flat, group=group)
-        pieces = flat.split([gradient.numel() for gradient in bucket])
-        for gradient, piece in zip(bucket, pieces, strict=True):
-            gradient.copy_(piece.view_as(gradient))
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

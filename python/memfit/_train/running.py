@@ -19,7 +19,7 @@ from .graph import Kink, kinks, node_number, tail
 from .outside import Outside
 from .parameters import Parameters
 from .precision import Precision, within
-from .tally import read_losses, split_metrics
+from .tally import share_of, split_metrics
 from .trial import Trial
 from .undoing import Undoing
 from .variation import Constant
@@ -198,14 +198,7 @@ class Runner:
         loss.
         """
         counted = self._count(part) if self._count is not None else float(size)
-        losses, own = read_losses(split_metrics(returned)[0], counted)
-        loss: torch.Tensor | None = None
-        for name, (value, weight) in losses.items():
-            total = own[name] if counts is None else counts.get(name, 0.0)
-            factor = 1.0 if self.sums else weight / total if total and own[name] else 0.0
-            share = value * factor
-            loss = share if loss is None else loss + share
-        assert loss is not None
+        loss, own = share_of(returned, counted, counts, sums=self.sums)
         return loss, float(loss.detach()), own
 
     def _tensors(self) -> Iterator[torch.Tensor]:

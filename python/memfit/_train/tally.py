@@ -61,6 +61,26 @@ def read_losses(
     return read, counts
 
 
+def share_of(
+    returned: Any,
+    counted: float | Mapping[str, float],
+    counts: Mapping[str, float] | None,
+    *,
+    sums: bool = False,
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the share of a micro-batch's loss in that over all `counts`, or over its own without them, and
+    the count of each loss. With `sums`, the losses of micro-batches are added as they are.
+    """
+    losses, own = read_losses(split_metrics(returned)[0], counted)
+    share: torch.Tensor | None = None
+    for name, (value, weight) in losses.items():
+        total = own[name] if counts is None else counts.get(name, 0.0)
+        factor = 1.0 if sums else weight / total if total and own[name] else 0.0
+        share = value * factor if share is None else share + value * factor
+    assert share is not None
+    return share, own
+
+
 _HINT = (
     "hint: return a mean, `(sum, count)`, or a dictionary of these; to return metrics as well, name the loss "
     '"loss": `{"loss": loss, "accuracy": accuracy}`'

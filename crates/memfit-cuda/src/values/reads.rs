@@ -5,6 +5,7 @@
 
 use std::{cell::Cell, slice};
 
+use memfit_channel::scattered;
 use memfit_kernels::memory::{Found, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
 
@@ -173,7 +174,7 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
     let integer = |replaced: usize| match other {
         _ if is_position => OTHER_POSITION,
         Other::Number(number) => number,
-        Other::Varied => scattered(replaced, VARIED_INTEGERS - 1) as u16 + 1,
+        Other::Varied => scattered(replaced as u64, VARIED_INTEGERS - 1) as u16 + 1,
     };
     if is_position || assumptions.iter().copied().any(is_integer) {
         let width = float.map_or_else(|| integer_width(bytes.len()), Float::width);
@@ -193,16 +194,9 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
     }
 }
 
-/// The n-th of numbers that are scattered below a limit.
-fn scattered(number: usize, limit: u64) -> u64 {
-    // Multiples of the golden ratio, modulo 1.
-    let share = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    (share * limit) >> 32
-}
-
 /// The n-th of floating-point numbers that vary: between 0 and 1, but for a few that are larger.
 fn varied_float(number: usize) -> f32 {
-    let part = (scattered(number, VARIED_PARTS - 1) + 1) as f32 / VARIED_PARTS as f32;
+    let part = (scattered(number as u64, VARIED_PARTS - 1) + 1) as f32 / VARIED_PARTS as f32;
     if number % RARE == RARE - 1 { part * LARGE } else { part }
 }
 

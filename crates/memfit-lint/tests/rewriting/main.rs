@@ -104,6 +104,27 @@ fn compare(what: &str, wrong: &Wrong, exceptions: &[Exception]) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// Calls a function for each example of each rule's specification, with a configuration for this rule alone.
+fn for_each_program(mut each: impl FnMut(&str, &specs::Block, &Program, &Config)) {
+    for rule in rules() {
+        let file = folder().join(format!("{}.md", rule.name));
+        let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
+        for block in blocks(&std::fs::read_to_string(file).unwrap()) {
+            if let Some(program) = Program::read(block.text.clone()) {
+                each(rule.name, &block, &program, &config);
+            }
+        }
+    }
+}
+
+/// Fails for a rewrite that applies to few examples: it tests nothing.
+fn apply_often(names: impl Iterator<Item = &'static str>, applied: &BTreeMap<&str, usize>) {
+    for name in names {
+        let count = applied.get(name).copied().unwrap_or_default();
+        assert!(count >= MIN_EXAMPLES, "{name} applies to {count} examples only");
+    }
+}
+
 /// A rewrite into two files, or `None` where it does not apply.
 type IntoFiles = fn(&Program) -> Option<files::Files>;
 
@@ -127,38 +148,30 @@ fn count_in_files((program, module): &files::Files, rule: &str, config: &Config)
 fn findings_do_not_depend_on_the_file() {
     let (mut missed, mut added) = (Wrong::new(), Wrong::new());
     let mut applied: BTreeMap<&str, usize> = BTreeMap::new();
-    for rule in rules() {
-        let file = folder().join(format!("{}.md", rule.name));
-        let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
-        for block in blocks(&std::fs::read_to_string(file).unwrap()) {
-            let Some(program) = Program::read(block.text.clone()) else { continue };
-            for (name, rewrite) in INTO_FILES {
-                let Some(texts) = rewrite(&program) else { continue };
-                *applied.entry(name).or_default() += 1;
-                let wanted = expected(&texts.0, rule.name).len() + expected(&texts.1, rule.name).len();
-                let found = count_in_files(&texts, rule.name, &config);
-                let (is_right, wrong) = match block.part {
-                    Part::Found => (found >= wanted, &mut missed),
-                    Part::LeftAlone | Part::CannotBeDecided => (found == 0, &mut added),
-                };
-                if !is_right {
-                    let case = format!(
-                        "{}.md:{}, {name}: expected {wanted}, found {found}\n{}\n# {}.py\n{}",
-                        rule.name,
-                        block.line,
-                        texts.0,
-                        files::MODULE,
-                        texts.1
-                    );
-                    wrong.entry((rule.name.to_owned(), (*name).to_owned())).or_default().push(case);
-                }
+    for_each_program(|rule, block, program, config| {
+        for (name, rewrite) in INTO_FILES {
+            let Some(texts) = rewrite(program) else { continue };
+            *applied.entry(name).or_default() += 1;
+            let wanted = expected(&texts.0, rule).len() + expected(&texts.1, rule).len();
+            let found = count_in_files(&texts, rule, config);
+            let (is_right, wrong) = match block.part {
+                Part::Found => (found >= wanted, &mut missed),
+                Part::LeftAlone | Part::CannotBeDecided => (found == 0, &mut added),
+            };
+            if !is_right {
+                let case = format!(
+                    "{}.md:{}, {name}: expected {wanted}, found {found}\n{}\n# {}.py\n{}",
+                    rule,
+                    block.line,
+                    texts.0,
+                    files::MODULE,
+                    texts.1
+                );
+                wrong.entry((rule.to_owned(), (*name).to_owned())).or_default().push(case);
             }
         }
-    }
-    for (name, _) in INTO_FILES {
-        let count = applied.get(name).copied().unwrap_or_default();
-        assert!(count >= MIN_EXAMPLES, "{name} applies to {count} examples only");
-    }
+    });
+    apply_often(INTO_FILES.iter().map(|(name, _)| *name), &applied);
     compare("missed", &missed, exceptions::MISSED_IN_FILES);
     compare("added", &added, exceptions::ADDED_IN_FILES);
 }
@@ -167,37 +180,26 @@ fn findings_do_not_depend_on_the_file() {
 fn findings_do_not_depend_on_the_spelling() {
     let (mut missed, mut added) = (Wrong::new(), Wrong::new());
     let mut applied: BTreeMap<&str, usize> = BTreeMap::new();
-    for rule in rules() {
-        let file = folder().join(format!("{}.md", rule.name));
-        let config = Config { select: vec![rule.name.to_owned()], ..Config::default() };
-        for block in blocks(&std::fs::read_to_string(file).unwrap()) {
-            let Some(program) = Program::read(block.text.clone()) else { continue };
-            for (name, rewrite) in REWRITES {
-                let Some(text) = rewrite(&program) else { continue };
-                let place = format!("{}.md:{}, {name}", rule.name, block.line);
-                assert!(Program::read(text.clone()).is_some(), "{place} cannot be read\n{text}");
-                *applied.entry(name).or_default() += 1;
-                let (expected, found) = (expected(&text, rule.name), lines_found(&text, rule.name, &config));
-                let is_found = |line: u32| found.iter().any(|found| found.abs_diff(line) <= NEAR);
-                let (is_right, wrong) = match block.part {
-                    Part::Found if INTO_FUNCTIONS.contains(name) => {
-                        (found.len() >= expected.len(), &mut missed)
-                    }
-                    Part::Found => (expected.iter().all(|(line, _)| is_found(*line)), &mut missed),
-                    Part::LeftAlone | Part::CannotBeDecided => (found.is_empty(), &mut added),
-                };
-                if !is_right {
-                    let case = format!("{place}: expected {expected:?}, found {found:?}\n{text}");
-                    wrong.entry((rule.name.to_owned(), (*name).to_owned())).or_default().push(case);
-                }
+    for_each_program(|rule, block, program, config| {
+        for (name, rewrite) in REWRITES {
+            let Some(text) = rewrite(program) else { continue };
+            let place = format!("{}.md:{}, {name}", rule, block.line);
+            assert!(Program::read(text.clone()).is_some(), "{place} cannot be read\n{text}");
+            *applied.entry(name).or_default() += 1;
+            let (expected, found) = (expected(&text, rule), lines_found(&text, rule, config));
+            let is_found = |line: u32| found.iter().any(|found| found.abs_diff(line) <= NEAR);
+            let (is_right, wrong) = match block.part {
+                Part::Found if INTO_FUNCTIONS.contains(name) => (found.len() >= expected.len(), &mut missed),
+                Part::Found => (expected.iter().all(|(line, _)| is_found(*line)), &mut missed),
+                Part::LeftAlone | Part::CannotBeDecided => (found.is_empty(), &mut added),
+            };
+            if !is_right {
+                let case = format!("{place}: expected {expected:?}, found {found:?}\n{text}");
+                wrong.entry((rule.to_owned(), (*name).to_owned())).or_default().push(case);
             }
         }
-    }
-    // A rewrite that applies nowhere tests nothing.
-    for (name, _) in REWRITES {
-        let count = applied.get(name).copied().unwrap_or_default();
-        assert!(count >= MIN_EXAMPLES, "{name} applies to {count} examples only");
-    }
+    });
+    apply_often(REWRITES.iter().map(|(name, _)| *name), &applied);
     compare("missed", &missed, MISSED);
     compare("added", &added, ADDED);
 }

@@ -2,9 +2,9 @@
 
 import ast
 import functools
-import itertools
 import linecache
-import sys
+
+from . import flows
 
 # Statements that leave a block: what follows them does not run.
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -17,13 +17,8 @@ def works_if(frame):
     A `while` statement, and an `if` that breaks out of one, would run on for as long as it is true.
     """
     path, line = frame.f_code.co_filename, frame.f_lineno
-    begin = end = None
-    if sys.version_info >= (3, 11):
-        index = frame.f_lasti // 2
-        positions = next(itertools.islice(frame.f_code.co_positions(), index, None))
-        if None not in positions:
-            begin, end = (positions[0], positions[2]), (positions[1], positions[3])
-    return _works_if(path, begin or (line, None), end or (line, None))
+    begin, end = flows.span(frame.f_code, frame.f_lasti) or ((line, None), (line, None))
+    return _works_if(path, begin, end)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -7,8 +7,10 @@ of a library, or an early `break` or `return`, is missed.
 """
 
 import ast
+import itertools
 import linecache
 import os
+import sys
 
 from . import imports
 from .oom import is_library
@@ -30,6 +32,16 @@ def scope(path):
     _, separator, inner = path.rpartition(f"{os.sep}site-packages{os.sep}")
     package = inner.split(os.sep, 1)[0]
     return path if not separator or package == "torch" else package
+
+
+def span(code, instruction):
+    """Return the beginning and the end of an instruction's expression, each a line and a column; `None` where
+    Python does not tell, as before 3.11.
+    """
+    if sys.version_info < (3, 11):
+        return None
+    places = next(itertools.islice(code.co_positions(), instruction // 2, None), (None,))
+    return None if None in places else ((places[0], places[2]), (places[1], places[3]))
 
 
 def site(frames):

@@ -7,10 +7,8 @@ leaves no other use: each step is in a table here, and anything else is another 
 
 import ast
 import functools
-import itertools
 import linecache
 import os
-import sys
 
 from . import flows
 from .oom import is_library
@@ -136,18 +134,15 @@ class Source:
 
     def at(self, code, line, instruction):
         """Return the expression that an instruction evaluates; its statement before Python 3.11."""
-        begin = end = None
-        if sys.version_info >= (3, 11):
-            places = next(itertools.islice(code.co_positions(), instruction // 2, None), (None,))
-            if None not in places:
-                begin, end = (places[0], places[2]), (places[1], places[3])
-        if begin is None:
+        span = flows.span(code, instruction)
+        if span is None:
             found = [
                 node
                 for node in self.parents
                 if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno
             ]
             return min(found, key=lambda node: node.end_lineno - node.lineno, default=None)
+        begin, end = span
         # Parents come before their children, so that the last one is the smallest.
         found = None
         for node in self.parents:

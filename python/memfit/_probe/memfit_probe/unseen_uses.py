@@ -37,17 +37,19 @@ class Unseen:
 
     def __init__(self):
         self.modules = 0
-        self.files = {}
+        self.searched = set()
+        self.found = False
 
     def any(self):
         """Return `True` if a file that is loaded by now may have such a use."""
-        if len(sys.modules) != self.modules:
+        if not self.found and len(sys.modules) != self.modules:
             self.modules = len(sys.modules)
             for _, namespace in imports.loaded():
                 path = namespace.get("__file__")
-                if isinstance(path, str) and path.endswith(".py") and path not in self.files:
-                    self.files[path] = not _is_others(path) and _may_use(path)
-        return True in self.files.values()
+                if isinstance(path, str) and path.endswith(".py") and path not in self.searched:
+                    self.searched.add(path)
+                    self.found = self.found or (not _is_others(path) and _may_use(path))
+        return self.found
 
 
 def _is_others(path):
