@@ -119,6 +119,7 @@ class Planned:
     def __init__(self, session: Session) -> None:
         self.session, self.micro_batch, self.by_name = session, 4, False
         self.accumulate, self.most, self.facts = 1, None, type("Facts", (), {})()
+        self.library = None
 
 
 def train(probe: Any, session: Session, batch: Any) -> None:

@@ -91,7 +91,6 @@ DECIDED = {
 EACH_TIME = (
     "a range",
     "a text of `%`",
-    "keys of texts",
     "an order",
     "a count in a range",
     "a range of an array",

@@ -154,6 +154,7 @@ mod tests {
             accumulate: 1,
             parallel,
             parallel_label: parallel.map(|_| Label::Rounding),
+            library: None,
             ranks: Vec::new(),
             gpus_used: 1,
             bound_by: None,

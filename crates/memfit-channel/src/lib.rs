@@ -33,7 +33,7 @@ pub use clock::{ClockMark, ClockMode, HostTime, WorkKind};
 pub use hash::hash;
 pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
-pub use planned::{LeverSetup, ParallelSetup, Part, Planned};
+pub use planned::{LeverSetup, LibrarySetup, ParallelSetup, Part, Planned};
 pub use run_dir::{RunDir, made_mark};
 pub use setup::{
     CardSetup, ChannelError, HostPart, HostRun, Inverted, OtherValues, Setup, Synthetic, SyntheticData,

@@ -307,6 +307,9 @@ pub struct Training {
     pub processes: u64,
     /// Repeated blocks, in the order of their forward passes, if they were measured.
     pub blocks: Vec<Block>,
+    /// Classes of these blocks.
+    #[serde(default)]
+    pub block_classes: Vec<String>,
     /// Numbers of parameters, and their bytes.
     #[serde(default)]
     pub holdings: Holdings,

@@ -1,5 +1,6 @@
 //! Changes that the probe applies to training, in addition to watching it. They do not concern the device.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
@@ -53,13 +54,32 @@ pub enum Part {
 
 /// A rank's place in training that is spread over several. The degrees of parallelism are the setting of
 /// the lever `shard`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParallelSetup {
     /// Rank of the process.
     pub rank: u32,
     /// Ranks per machine.
     pub per_machine: u32,
+    /// How the script's training library distributes it; `None` if memfit applies the degrees.
+    #[serde(default)]
+    pub library: Option<LibrarySetup>,
+}
+
+/// How a training library distributes a script over the ranks, each of which gets an equal share of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LibrarySetup {
+    /// Number of ranks.
+    pub ranks: u32,
+    /// `true` if they shard parameters, gradients and optimizer state; otherwise each has all of them.
+    pub shards: bool,
+    /// `true` if gathered parameters are freed after the forward pass.
+    pub reshards: bool,
+    /// Classes of the modules that are gathered one by one.
+    pub blocks: Vec<String>,
+    /// Environment variables that make the library do so.
+    pub environment: BTreeMap<String, String>,
 }
 
 /// A lever with its setting.

@@ -16,11 +16,11 @@ use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
 use memfit_report::text::Growth;
 use memfit_report::wire::{AtPeak, Coverage, Problem, ProblemKind, RunReport, SmallestCard, Verdict};
-use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
-use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Remark, Training};
+use memfit_run::{Card, Changes, Ended, Interrupt, LoneRank, Progress, Rehearsal, Request, report};
+use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parallel, Parts, Remark, Training};
 
 use crate::printer::ProgressLine;
-use crate::request::{lever_setups, parallel_setup};
+use crate::request::{Library, lever_setups, parallel_setup};
 use crate::{CliError, Printer};
 
 /// Steps of a trial. The first creates the optimizer state. The second gives the time of a step. If only some
@@ -59,6 +59,11 @@ pub(crate) struct Tries<'a> {
     ends_early: bool,
     batch: Option<u64>,
     names: Vec<String>,
+    /// The library whose loop trains, and the classes of the model's repeated blocks.
+    framework: Option<Framework>,
+    block_classes: Vec<String>,
+    /// GPUs that a candidate sees which is not spread; `None` for all.
+    visible: Option<u32>,
     /// Processes of the unchanged script, and the GPUs that they used.
     ranks_seen: usize,
     /// A run that settled whether sizes that only a GPU can compute have an effect.
@@ -89,6 +94,9 @@ impl<'a> Tries<'a> {
             infers: false,
             batch: None,
             names: Vec::new(),
+            framework: None,
+            block_classes: Vec::new(),
+            visible: None,
             ranks_seen: 0,
             sizes_settled: None,
             ends_early: false,
@@ -127,6 +135,16 @@ impl<'a> Tries<'a> {
         self.tried(candidate, Room::Budget, Who::All)
     }
 
+    /// Hides all GPUs but one from candidates that are not spread. With several, the Trainer of Transformers
+    /// would divide its batch among them (`DataParallel`), which is neither the script's training on one GPU
+    /// nor that of several processes.
+    pub(crate) fn hide_other_gpus(&mut self) {
+        if self.framework == Some(Framework::Transformers) {
+            self.visible = Some(1);
+            self.run_all();
+        }
+    }
+
     /// `true` if the unchanged script is one process that uses one GPU.
     pub(crate) const fn is_plain(&self) -> bool {
         self.ranks_seen == 1
@@ -158,7 +176,7 @@ impl<'a> Tries<'a> {
             return Ok(None);
         }
         self.progress.draw("running again with other assumed values, to see whether memory depends on them");
-        let request = self.request(candidate, self.card(Room::Budget));
+        let request = self.request_of(candidate, self.card(Room::Budget), 0)?;
         let settled = self.run_settled(&request);
         self.progress.clear();
         let report = settled?;
@@ -196,26 +214,32 @@ impl<'a> Tries<'a> {
         Ok(false)
     }
 
-    fn request(&self, candidate: &Candidate, card: Card) -> Request {
-        self.request_of(candidate, card, 0)
-    }
-
     /// The request for one rank of a candidate.
-    fn request_of(&self, candidate: &Candidate, card: Card, rank: u32) -> Request {
+    fn request_of(&self, candidate: &Candidate, card: Card, rank: u32) -> Result<Request, CliError> {
         let parallel = candidate.parallel.filter(|parallel| parallel.world() > 1);
         let per_machine = match &card {
             Card::Virtual(_, count) | Card::Local(count) => *count,
         };
-        // A launcher gives each process one GPU.
+        let library = parallel.zip(self.framework).map(|(parallel, framework)| Library {
+            framework,
+            parallel,
+            blocks: &self.block_classes,
+        });
+        // A launcher gives each process one GPU; a library takes that of its local rank.
         let card = match card {
-            Card::Virtual(device, _) if parallel.is_some() => Card::Virtual(device, 1),
+            Card::Virtual(device, _) if library.is_none() && parallel.is_some() => Card::Virtual(device, 1),
+            Card::Virtual(device, count) if library.is_none() => {
+                Card::Virtual(device, self.visible.unwrap_or(count))
+            }
             card => card,
         };
+        let world = parallel.as_ref().filter(|_| library.is_some()).map(Parallel::world);
+        let lone_rank = LoneRank::new(world.map(|_| rank), world, &card)?.or(self.request.lone_rank);
         let share = parallel.zip(self.batch).map(|(parallel, batch)| parallel.share(batch));
         // A script that creates its batches itself gets its share as the batch size.
         let own_share = share.filter(|_| !self.names.is_empty());
         let planned = Planned {
-            parallel: parallel.map(|parallel| parallel_setup(&parallel, rank, per_machine)),
+            parallel: parallel.map(|parallel| parallel_setup(&parallel, rank, per_machine, library)),
             micro_batch: candidate.micro_batch.or(own_share),
             batch: self.batch,
             by_name: !self.names.is_empty(),
@@ -223,13 +247,13 @@ impl<'a> Tries<'a> {
             own_accumulation: self.own_accumulation,
             pieces: candidate.pieces,
             infers: self.infers,
-            levers: lever_setups(&candidate.settings, parallel.as_ref()),
+            levers: lever_setups(&candidate.settings, parallel.as_ref().filter(|_| library.is_none())),
             measure: true,
             ..Planned::default()
         };
         // Without optimizer steps, every micro-batch is a separate pass.
         let planned = if self.infers || self.ends_early { planned } else { planned.limited() };
-        Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
+        Ok(Request { card, lone_rank, planned: Some(planned), steps: STEPS, ..self.request.clone() })
     }
 
     /// The request for a run of a changed script, with the memory that a plan may use.
@@ -281,10 +305,8 @@ impl Tries<'_> {
         }
         self.count += 1;
         self.progress.draw(&format!("run {}: {}", self.count, candidate.describe()));
-        let request = match who {
-            Who::Rank(rank) => self.request_of(candidate, self.card(room), rank),
-            Who::First | Who::All => self.request(candidate, self.card(room)),
-        };
+        let rank = if let Who::Rank(rank) = who { rank } else { 0 };
+        let request = self.request_of(candidate, self.card(room), rank)?;
         let mut outcome = if who == Who::All {
             self.rehearsal.run_with(&request, &Changes::default())?
         } else {
@@ -327,6 +349,8 @@ impl Tries<'_> {
                 && fullest.and_then(|rank| rank.done.as_ref()).is_some_and(|done| done.forward_only);
             self.batch = (training.batch > 0).then_some(training.batch);
             self.names.clone_from(&training.names);
+            self.framework = training.framework;
+            self.block_classes.clone_from(&training.block_classes);
         }
         if let (Some(training), Some(batch)) = (&mut training, self.batch) {
             // If the script creates its batches itself, it determines the size of smaller ones.
@@ -495,6 +519,7 @@ pub(crate) fn training(message: &memfit_channel::message::Training) -> Training 
                 output: block.output,
             })
             .collect(),
+        block_classes: message.block_classes.clone(),
     }
 }
 
@@ -518,7 +543,7 @@ pub(crate) fn smallest_card(
     margin: f64,
     printer: &Printer,
 ) -> Result<Option<SmallestCard>, CliError> {
-    let request = tries.request(&Candidate::as_is(), tries.request.card.clone());
+    let request = tries.request_of(&Candidate::as_is(), tries.request.card.clone(), 0)?;
     let mut judge = Judge::new(&request, catalogue.devices(), false, printer);
     let reserved = found.baseline.outcome.peak.reserved;
     Ok(smallest_fitting(&mut judge, &tries.rehearsal, catalogue.devices(), reserved, margin)?)

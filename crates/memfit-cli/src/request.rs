@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use memfit_channel::{ClockMode, HostTime, LeverSetup, ParallelSetup, Planned, Synthetic};
+use memfit_channel::{ClockMode, HostTime, LeverSetup, LibrarySetup, ParallelSetup, Planned, Synthetic};
 use memfit_ci::Script;
 use memfit_devices::{Bytes, Catalogue, Origin};
-use memfit_plan::{Plan, Setting};
+use memfit_plan::{Plan, Setting, framework_environment};
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
-use memfit_vocabulary::{Lever, Parallel};
+use memfit_vocabulary::{Framework, Lever, Parallel};
 use serde::Serialize;
 
 use crate::CliError;
@@ -39,7 +39,9 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
     };
     let (other_processes, other_processes_origin) =
         other_processes(args.other_processes.or(settings.other_processes), &card);
-    let lone_rank = LoneRank::new(args.rank, args.world_size, &card)?;
+    let plan = args.plan.as_deref().map(Plan::read).transpose()?;
+    let world = plan.as_ref().and_then(library_of).map(|library| library.parallel.world());
+    let lone_rank = LoneRank::new(args.rank, args.world_size.or(world), &card)?;
     let asked = args.steps.or(settings.steps);
     let steps = asked.unwrap_or(DEFAULT_STEPS);
     let default = (steps > 0).then_some(DEFAULT_TIMEOUT);
@@ -57,7 +59,7 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
         synthetic: synthetic(&args.script, settings),
         other_processes,
         other_processes_origin,
-        planned: args.plan.as_deref().map(Plan::read).transpose()?.map(|plan| planned(&plan, steps)),
+        planned: plan.map(|plan| planned(&plan, steps, args.rank.unwrap_or(0))),
         output: args.output,
         show_output: args.show_output || settings.show_output,
         confidential: args.script.confidential,
@@ -255,10 +257,38 @@ fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     }
 }
 
-/// A rank's position in a training run that is spread over several GPUs.
-pub(crate) fn parallel_setup(parallel: &Parallel, rank: u32, per_machine: u32) -> ParallelSetup {
+/// A training library that distributes a script itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Library<'a> {
+    pub(crate) framework: Framework,
+    pub(crate) parallel: Parallel,
+    /// Classes of the model's repeated blocks.
+    pub(crate) blocks: &'a [String],
+}
+
+impl Library<'_> {
+    fn setup(self) -> LibrarySetup {
+        let variables = framework_environment(self.framework, &self.parallel, self.blocks).into_iter();
+        LibrarySetup {
+            ranks: self.parallel.batches(),
+            shards: self.parallel.shard > 1,
+            reshards: self.parallel.reshard_after_forward,
+            blocks: self.blocks.to_vec(),
+            environment: variables.map(|(name, value)| (name.to_owned(), value)).collect(),
+        }
+    }
+}
+
+/// A rank's position in a training run that is spread over several GPUs, by memfit or by a library.
+pub(crate) fn parallel_setup(
+    parallel: &Parallel,
+    rank: u32,
+    per_machine: u32,
+    library: Option<Library<'_>>,
+) -> ParallelSetup {
     let world = parallel.world();
-    ParallelSetup { rank, per_machine: if per_machine == 0 { world } else { per_machine.min(world) } }
+    let per_machine = if per_machine == 0 { world } else { per_machine.min(world) };
+    ParallelSetup { rank, per_machine, library: library.map(Library::setup) }
 }
 
 /// Levers in the form that the probe expects; the last one spreads the model.
@@ -272,8 +302,14 @@ pub(crate) fn lever_setup(lever: Lever, value: &impl Serialize) -> LeverSetup {
     LeverSetup { name: lever.name().to_owned(), value: serde_json::to_value(value).unwrap_or_default() }
 }
 
-/// The part of a plan that the probe needs.
-pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
+/// The training library that distributes a plan's script, if one does.
+fn library_of(plan: &Plan) -> Option<Library<'_>> {
+    let parallel = plan.parallel.filter(|parallel| parallel.world() > 1)?;
+    Some(Library { framework: plan.made_for.framework?, parallel, blocks: &plan.made_for.block_classes })
+}
+
+/// The part of a plan that the probe of a rank needs.
+fn planned(plan: &Plan, steps: u64, rank: u32) -> Planned {
     let own = plan.made_for.own_accumulation.max(1);
     let pieces = match (plan.made_for.batch, plan.micro_batch) {
         (Some(batch), Some(micro_batch)) => {
@@ -282,8 +318,10 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
         _ => 1,
     };
     let parallel = plan.parallel.filter(|parallel| parallel.world() > 1);
+    let library = library_of(plan);
     let planned = Planned {
-        parallel: parallel.map(|parallel| parallel_setup(&parallel, 0, plan.made_for.count as u32)),
+        parallel: parallel
+            .map(|parallel| parallel_setup(&parallel, rank, plan.made_for.count as u32, library)),
         pieces,
         own_accumulation: own,
         micro_batch: plan.micro_batch,
@@ -291,7 +329,7 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
         by_name: !plan.made_for.batch_names.is_empty(),
         infers: plan.made_for.inference,
         accumulate: (plan.accumulate / own).max(1),
-        levers: lever_setups(&plan.levers, parallel.as_ref()),
+        levers: lever_setups(&plan.levers, parallel.as_ref().filter(|_| library.is_none())),
         ..Planned::default()
     };
     // A run to the end covers all micro-batches; without optimizer steps, every micro-batch is a separate

@@ -139,16 +139,16 @@ fn fixes_of_mutated_python_are_held_to_what_they_promise() {
 }
 
 #[test]
-fn a_file_of_a_hundred_thousand_lines_is_read() {
+fn a_file_of_thirty_thousand_lines_is_read() {
     let mut text = String::from("import torch\n");
-    for number in 0..100_000_u32 {
+    for number in 0..30_000_u32 {
         text.push_str(&format!("x{} = model(x{}).detach()\n", number % 100, number % 77));
     }
     text.push_str("with torch.no_grad:\n    pass\n");
     let source = check("long.py", &text);
     assert_eq!(
         source.findings.last().map(|finding| (finding.rule, finding.start.line)),
-        Some(("no-grad-not-called", 100_002))
+        Some(("no-grad-not-called", 30_002))
     );
 }
 

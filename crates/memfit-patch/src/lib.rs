@@ -84,13 +84,21 @@ fn applied(text: &str, plan: &Plan, blocks: Option<&[String]>) -> Patched {
     let code::Script { facts, statements, .. } = &script;
     let training = Training::find(facts, statements);
     let mut draft = Draft::new(text, facts, statements, training.as_ref());
-    if let Some(blocks) = blocks {
+    let by_library = plan.made_for.framework.filter(|_| blocks.is_some());
+    if let Some(blocks) = blocks.filter(|_| by_library.is_none()) {
         match spread::write(&mut draft, plan, blocks) {
             Ok(()) => draft.done.push(Lever::Shard),
             Err(why) => draft.left.push(Left { lever: Lever::Shard, why }),
         }
     }
     let handled = trainer::write(&mut draft, plan);
+    if let Some(library) = by_library.filter(|_| !handled.contains(&Lever::Shard)) {
+        let why = format!(
+            "the script does not create `{}` itself: give the plan's settings where it does",
+            library.taker()
+        );
+        draft.left.push(Left { lever: Lever::Shard, why });
+    }
     for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !handled.contains(lever)) {
         let written = write(&mut draft, lever, &value, plan);
         match written {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use memfit_plan::{MadeFor, Setting};
 use memfit_source::{Dialect, is_valid};
-use memfit_vocabulary::Label;
+use memfit_vocabulary::{Framework, Label, Parallel};
 
 use super::*;
 
@@ -311,6 +311,37 @@ fn a_librarys_trainer_takes_the_plan_through_its_own_settings() {
     // With two sets of settings, the source does not show which one the training uses.
     let twice = format!("{TRAINER}other = TrainingArguments(output_dir=\"b\")\n");
     assert_eq!(patch(&twice, &plan).text, twice);
+}
+
+#[test]
+fn a_library_that_distributes_is_told_so_in_its_settings() {
+    let plan = |framework| Plan {
+        parallel: Some(Parallel { shard: 8, ..Parallel::default() }),
+        made_for: MadeFor {
+            batch: Some(32),
+            count: 8,
+            framework: Some(framework),
+            block_classes: vec!["Block".to_owned()],
+            ..MadeFor::default()
+        },
+        ..Plan::as_is()
+    };
+    let changed = spread(TRAINER, &plan(Framework::Transformers), &["h.0".to_owned()]);
+    assert_eq!((changed.done, changed.left), (vec![Lever::Shard], Vec::new()));
+    for word in ["per_device_train_batch_size=4", "fsdp=\"full_shard auto_wrap\"", "[\"Block\"]"] {
+        assert!(changed.text.contains(word), "{word}: {}", changed.text);
+    }
+    assert!(!changed.text.contains("init_process_group") && !changed.text.contains("fully_shard("));
+    // Other libraries take objects, and the script has to import their classes.
+    for (script, framework, taker) in
+        [(LIGHTNING, Framework::Lightning, "`Trainer`"), (ACCELERATE, Framework::Accelerate, "`Accelerator`")]
+    {
+        let changed = spread(script, &plan(framework), &[]);
+        assert_eq!(changed.text, script);
+        assert!(changed.left[0].lever == Lever::Shard && changed.left[0].why.contains(taker));
+    }
+    let without = spread("import torch\n", &plan(Framework::Transformers), &[]);
+    assert!(without.left[0].why.contains("does not create `TrainingArguments`"), "{:?}", without.left);
 }
 
 const ACCELERATE: &str = r#"import torch

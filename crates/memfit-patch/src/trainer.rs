@@ -30,6 +30,17 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
     let mut added = String::new();
     let arguments = framework_settings(settings.framework, plan).into_iter();
     for (name, value, lever) in arguments.filter(|(_, _, lever)| !own_loop || *lever != Lever::MicroBatch) {
+        if lever == Lever::Shard && settings.framework != Framework::Transformers {
+            if !set_levers.contains(&lever) {
+                let taker = settings.framework.taker();
+                draft.left.push(Left {
+                    lever,
+                    why: format!("its settings in `{taker}` are objects that the script has to import"),
+                });
+                set_levers.push(lever);
+            }
+            continue;
+        }
         if lever == Lever::MicroBatch && settings.framework != Framework::Transformers {
             draft.left.push(Left {
                 lever,

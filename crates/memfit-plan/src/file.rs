@@ -186,7 +186,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use memfit_vocabulary::{Label, Value};
+    use memfit_vocabulary::{Framework, Label, Value};
 
     use super::*;
     use crate::{Expected, MadeFor, Setting, sha256};
@@ -218,6 +218,8 @@ mod tests {
                 own_accumulation: 2,
                 batch_names: vec!["batch_size".into()],
                 models: vec!["judge".into()],
+                framework: Some(Framework::Transformers),
+                block_classes: vec!["Block".into()],
                 inference: false,
                 script: Some("train.py".into()),
                 script_sha256: Some(sha256(b"import torch")),
@@ -253,6 +255,8 @@ mod tests {
             torch: None,
             batch_names: Vec::new(),
             models: Vec::new(),
+            framework: None,
+            block_classes: Vec::new(),
             script: None,
             script_sha256: None,
             ..usual.made_for
@@ -265,6 +269,8 @@ mod tests {
             "torch =",
             "batch_names =",
             "models =",
+            "framework =",
+            "block_classes =",
             "script =",
             "step_ms =",
         ] {

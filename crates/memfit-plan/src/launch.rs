@@ -4,6 +4,7 @@ use std::path::Path;
 
 use memfit_vocabulary::{launcher_words, release, shell_word};
 
+use crate::framework::framework_environment;
 use crate::plan::Plan;
 
 /// Port on which the machines of a training run find each other.
@@ -73,7 +74,7 @@ impl LaunchError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
     /// An environment variable with its value, before the command.
-    Assignment(&'static str, &'static str),
+    Assignment(&'static str, String),
     /// Text, quoted where the shell requires it.
     Text(String),
     /// A shell expression, in double quotes.
@@ -108,7 +109,14 @@ impl Launch {
             count => count,
         };
         let text = |words: &[&str]| words.iter().map(|&word| Word::Text(word.to_owned())).collect::<Vec<_>>();
-        let environment = plan.environment().map(|(name, value)| Word::Assignment(name, value));
+        let library = plan.made_for.framework.filter(|_| world > 1);
+        let of_library = library
+            .map(|framework| framework_environment(framework, &parallel, &plan.made_for.block_classes));
+        let environment = plan
+            .environment()
+            .map(|(name, value)| (name, value.to_owned()))
+            .chain(of_library.into_iter().flatten())
+            .map(|(name, value)| Word::Assignment(name, value));
         if world == 1 {
             let words = environment.chain(command.iter().cloned().map(Word::Text)).collect();
             return Ok(Self { before: None, words, machines: 1, needs: None });
@@ -217,7 +225,7 @@ fn script(command: &[String]) -> Result<Training, LaunchError> {
 
 #[cfg(test)]
 mod tests {
-    use memfit_vocabulary::{Label, Lever, Parallel, Value};
+    use memfit_vocabulary::{Framework, Label, Lever, Parallel, Value};
 
     use super::*;
     use crate::plan::MadeFor;
@@ -272,6 +280,21 @@ mod tests {
             slurm,
             "srun --nodes 1 --ntasks-per-node 1 --gpus-per-node 8 torchrun --standalone --nproc-per-node 8 --virtual-local-rank train.py"
         );
+    }
+
+    #[test]
+    fn a_library_that_shards_is_told_so_by_variables() {
+        let mut eight = plan(8, 8, None);
+        eight.made_for.framework = Some(Framework::Accelerate);
+        eight.made_for.block_classes = vec!["Block".to_owned(), "Head".to_owned()];
+        let text = line(&eight, Launcher::Torchrun, "python t.py").unwrap();
+        assert_eq!(
+            text,
+            "ACCELERATE_USE_FSDP=true FSDP_VERSION=2 FSDP_AUTO_WRAP_POLICY=TRANSFORMER_BASED_WRAP FSDP_RESHARD_AFTER_FORWARD=true FSDP_TRANSFORMER_CLS_TO_WRAP=Block,Head torchrun --standalone --nproc-per-node 8 --virtual-local-rank t.py"
+        );
+        // One process is not distributed.
+        eight.parallel = None;
+        assert_eq!(line(&eight, Launcher::Torchrun, "python t.py").unwrap(), "python t.py");
     }
 
     #[test]

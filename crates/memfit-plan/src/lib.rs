@@ -27,7 +27,7 @@ pub use choose::{Block, Choice, Fate, Offload, choose, peak};
 pub use feeding::{Batches, Fed, Given, Proposal, expected, propose};
 pub use file::{MAX_BYTES, PlanError, VERSION};
 pub use fingerprint::{Difference, Here, sha256};
-pub use framework::framework_settings;
+pub use framework::{framework_call, framework_environment, framework_settings};
 pub use front::{Point, front};
 pub use launch::{Launch, LaunchError, Launcher};
 pub use levers::movable;

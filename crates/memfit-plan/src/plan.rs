@@ -1,6 +1,6 @@
 //! Plan: levers that make training fit, and the environment that they were determined for.
 
-use memfit_vocabulary::{Label, Lever, Parallel, Value};
+use memfit_vocabulary::{Framework, Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::Setting;
@@ -96,6 +96,12 @@ pub struct MadeFor {
     /// The script's variables for the models that train in addition to the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
+    /// Library whose loop trains and which distributes the script itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub framework: Option<Framework>,
+    /// Classes of the model's repeated blocks, which such a library gathers one by one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub block_classes: Vec<String>,
     /// `true` if the script runs no backward pass.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub inference: bool,

@@ -92,6 +92,7 @@ pub(crate) fn start(command: &Command, stage: &Stage) -> Result<Child, RunError>
             None => child.env_remove(name),
         };
     }
+    child.envs(stage.library_environment());
     // SAFETY: between fork and exec only `setsid` is called, which is async-signal-safe.
     unsafe {
         child.pre_exec(|| if libc::setsid() == -1 { Err(io::Error::last_os_error()) } else { Ok(()) });

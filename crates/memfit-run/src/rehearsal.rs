@@ -231,7 +231,9 @@ impl<'a> Rehearsal<'a> {
         let stage = Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, changes, self.home)?;
         let started = Instant::now();
         let server = self.server.as_ref().filter(|server| {
+            // A library reads how to distribute the script before its first use of the GPU.
             forked
+                && request.library().is_none()
                 && match &request.card {
                     Card::Virtual(device, _) => server.stands_for(device),
                     Card::Local(_) => true,

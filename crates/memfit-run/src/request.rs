@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use memfit_channel::env::LONE_RANK;
-use memfit_channel::{ClockMode, HostTime, Planned, Synthetic};
+use memfit_channel::{ClockMode, HostTime, LibrarySetup, Planned, Synthetic};
 use memfit_devices::{Bytes, Device, Origin};
 use memfit_report::wire::{CardKind, DeviceInfo};
 
@@ -152,4 +152,11 @@ pub struct Request {
     pub estimated: Vec<Device>,
     /// Command as typed.
     pub command: Vec<OsString>,
+}
+
+impl Request {
+    /// How the script's training library distributes it, if it does.
+    pub(crate) fn library(&self) -> Option<&LibrarySetup> {
+        self.planned.as_ref()?.parallel.as_ref()?.library.as_ref()
+    }
 }

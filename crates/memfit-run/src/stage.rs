@@ -37,6 +37,8 @@ pub(crate) struct Stage {
     local: bool,
     lone_rank: Option<LoneRank>,
     environment: Vec<(&'static str, Option<OsString>)>,
+    /// Variables that make the script's training library distribute it.
+    library: BTreeMap<String, String>,
 }
 
 /// Overrides for a further run of the script; the user's own files are not touched.
@@ -108,6 +110,7 @@ impl Stage {
             local: request.card.is_local(),
             lone_rank: request.lone_rank,
             environment: changes.environment.clone(),
+            library: request.library().map(|library| library.environment.clone()).unwrap_or_default(),
         })
     }
 
@@ -132,6 +135,11 @@ impl Stage {
             Some(folder) => folder.keep(),
             None => self.run_dir.path().to_owned(),
         }
+    }
+
+    /// Variables that make the script's training library distribute it.
+    pub(crate) fn library_environment(&self) -> &BTreeMap<String, String> {
+        &self.library
     }
 
     /// Changes to the environment, in order: a value to set, or `None` to remove the variable.

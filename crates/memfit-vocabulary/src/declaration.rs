@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::situation::Search;
 use crate::{Held, Label, Lever, Value};
 
@@ -165,7 +167,8 @@ impl fmt::Debug for Sentence {
 }
 
 /// A library with a training loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Framework {
     /// The Trainer of Transformers.
     Transformers,
@@ -178,11 +181,24 @@ pub enum Framework {
 impl Framework {
     /// The one with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "transformers" => Some(Self::Transformers),
-            "lightning" => Some(Self::Lightning),
-            "accelerate" => Some(Self::Accelerate),
-            _ => None,
+        [Self::Transformers, Self::Lightning, Self::Accelerate].into_iter().find(|known| known.name() == name)
+    }
+
+    /// Name, as in plan files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Transformers => "transformers",
+            Self::Lightning => "lightning",
+            Self::Accelerate => "accelerate",
+        }
+    }
+
+    /// The library's loop, as the subject of a sentence.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Transformers => "Transformers' Trainer",
+            Self::Lightning => "Lightning",
+            Self::Accelerate => "Accelerate",
         }
     }
 

@@ -75,6 +75,8 @@ pub struct Training {
     pub processes: u64,
     /// Repeated blocks.
     pub blocks: Vec<Measured>,
+    /// Classes of the repeated blocks.
+    pub block_classes: Vec<String>,
     /// Measurements of its data loading; `None` if they were not possible.
     pub loading: Option<Loading>,
 }

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use memfit_plan::{Launch, Plan};
+use memfit_plan::{Launch, Plan, framework_call};
 use memfit_run::{Home, environment};
 
 use crate::args::LaunchArgs;
@@ -25,14 +25,7 @@ pub(crate) fn launch(args: &LaunchArgs, home: &Home, printer: &Printer) -> Resul
     let text = launch.to_text();
     if !args.run {
         printer.answer(&format!("{text}\n"));
-        let what = match plan.parallel {
-            Some(_) => "this starts the processes only",
-            None => "the plan is for one GPU, which needs no launcher",
-        };
-        printer.remark(&format!(
-            "{what}: the script applies the plan with `memfit.Step(…, plan=\"{}\")`",
-            args.plan.display()
-        ));
+        printer.remark(&applied_by(&plan, &args.plan));
         if launch.machines > 1 {
             printer.remark(&format!(
                 "type it on each of the {} machines, with MASTER_ADDR set to the name of the first",
@@ -52,6 +45,20 @@ pub(crate) fn launch(args: &LaunchArgs, home: &Home, printer: &Printer) -> Resul
     })?;
     let code = status.code().unwrap_or_else(|| SIGNALLED + status.signal().unwrap_or_default());
     Ok(Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+/// What applies the plan, since the command only starts the processes.
+fn applied_by(plan: &Plan, file: &Path) -> String {
+    let what = match plan.parallel {
+        Some(_) => "this starts the processes only",
+        None => "the plan is for one GPU, which needs no launcher",
+    };
+    match plan.made_for.framework.and_then(|framework| framework_call(framework, plan)) {
+        Some(call) => format!("{what}: the script needs {call}"),
+        None => {
+            format!("{what}: the script applies the plan with `memfit.Step(…, plan=\"{}\")`", file.display())
+        }
+    }
 }
 
 /// The command with the interpreter that `memfit run` would choose, so that both use the same torch.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use memfit_patch::patch;
 use memfit_plan::{
     Answer, Candidate, Expected, Host, Limits, Machines, MadeFor, Outcome, Plan, Room, Setting, Trial as _,
-    Tried, Verdict, framework_settings, loader, padding, search, search_carried, search_spread, sha256,
+    Tried, Verdict, framework_call, loader, padding, search, search_carried, search_spread, sha256,
 };
 use memfit_report::text::{Growth, milliseconds, size};
 use memfit_report::wire::{
@@ -263,6 +263,7 @@ fn search_all(
         return Ok(None);
     }
     if tries.is_plain() {
+        tries.hide_other_gpus();
         let limits = Limits { most_runs: MAX_SPREAD_RUNS, ..limits.clone() };
         search_spread(tries, &limits, machines)
     } else {
@@ -393,15 +394,8 @@ fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
 /// The plan in the settings of the library whose loop trains.
 fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
     let framework = found.training.framework.filter(|_| found.verdict == Verdict::FitsWithPlan)?;
-    let words = framework_settings(framework, plan);
-    let assignments: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
-    (!assignments.is_empty()).then(|| {
-        format!(
-            "the same in the library's own settings, as far as it has them: `{}({})`",
-            framework.taker(),
-            assignments.join(", ")
-        )
-    })
+    let call = framework_call(framework, plan)?;
+    Some(format!("the same in the library's own settings, as far as it has them: {call}"))
 }
 
 /// The plan as a patch of the script.
@@ -500,6 +494,7 @@ fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun
             1 => Label::Rounding,
             _ => found.label_of_micro_batches().max(Label::Rounding),
         }),
+        library: found.training.framework.filter(|_| parallel.is_some()),
         ranks: Vec::new(),
         gpus_used: tried.outcome.gpus_used,
         bound_by: peak.step_ms.and_then(|step_ms| tried.outcome.busy.bound(step_ms)),
@@ -547,6 +542,14 @@ fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Pat
             own_accumulation: found.training.own_accumulation.max(1),
             batch_names: found.training.names.clone(),
             models: found.training.models.clone(),
+            framework: run.library,
+            block_classes: found
+                .training
+                .block_classes
+                .iter()
+                .filter(|_| run.library.is_some())
+                .cloned()
+                .collect(),
             inference: !found.training.optimizes,
             script: script.map(|script| script.display().to_string()),
             script_sha256: script.and_then(|script| std::fs::read(script).ok()).map(|text| sha256(&text)),

@@ -89,13 +89,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // What computes the loss may be a method of a model that is not known.
         let loss = context.slice(backward.loss_span);
         let computed = facts.calls.iter().any(|call| {
-            let binds = facts.before_on_line(call.span).trim_start().strip_prefix(loss);
             call.site.function == op.site.function
                 && call.site.looped == op.site.looped
                 && call.site.order < op.site.order
                 && call.site.grad != Grad::Off
                 && call.site.autocast == Some(Some(DType::Half))
-                && binds.is_some_and(|rest| rest.trim_start().starts_with('='))
+                && facts
+                    .before_on_line(call.span)
+                    .trim_start()
+                    .strip_prefix(loss)
+                    .is_some_and(|rest| rest.trim_start().starts_with('='))
         });
         let halved = computed
             || facts.ops.iter().any(|other| {

@@ -101,6 +101,12 @@ impl Plan {
         if !made_for.models.is_empty() {
             line("models", list(&made_for.models));
         }
+        if let Some(framework) = made_for.framework {
+            line("framework", quoted(framework.name()));
+        }
+        if !made_for.block_classes.is_empty() {
+            line("block_classes", list(&made_for.block_classes));
+        }
         if made_for.inference {
             line("inference", "true".to_owned());
         }

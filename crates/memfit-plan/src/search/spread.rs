@@ -7,7 +7,9 @@
 //! the first and as the last rank, since their shards differ. If it does not fit on the last rank, levers are
 //! searched for with that rank, and the resulting plan is run as the first.
 
-use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn, format_milliseconds, format_size};
+use memfit_vocabulary::{
+    Bound, Framework, Label, Lever, Parallel, Training, Turn, format_milliseconds, format_size,
+};
 
 use super::{forbidden, milliseconds, search};
 use crate::answer::{Answer, Rejected, Tried, Verdict};
@@ -114,18 +116,11 @@ impl<T: RankTrial> Spread<'_, T> {
     /// Reason why memfit cannot spread the script; `None` if it can.
     fn why_not(&self) -> Option<String> {
         let training = &self.training;
-        let world = self.machines.world();
         if !training.optimizes {
             return Some(
                 "the script does not train: start one process per GPU, each with its share of the data"
                     .to_owned(),
             );
-        }
-        if let Some(framework) = training.framework {
-            return Some(format!(
-                "{} distributes the training itself: `memfit plan --gpu NAME:{world} -- torchrun --nproc-per-node {world} SCRIPT` plans for all GPUs",
-                framework.taker()
-            ));
         }
         if !training.models.is_empty() {
             return Some("several models train together, and memfit spreads one".to_owned());
@@ -150,7 +145,9 @@ impl<T: RankTrial> Spread<'_, T> {
             self.reject(format!("data parallelism is {why}: {because}"));
         }
         let mut ways = Vec::new();
-        for tensor in divisors(self.machines.gpus) {
+        // A training library replicates or shards over all ranks.
+        let by_library = self.training.framework.is_some();
+        for tensor in divisors(self.machines.gpus).into_iter().filter(|tensor| *tensor == 1 || !by_library) {
             let batches = world / tensor;
             if batches > 1 && self.label > self.limits.allow {
                 continue;
@@ -163,7 +160,9 @@ impl<T: RankTrial> Spread<'_, T> {
                 }
                 continue;
             }
-            for shard in divisors(batches).into_iter().filter(|shard| self.suits(*shard, tensor)) {
+            let whole = |shard: &u32| !by_library || *shard == 1 || *shard == batches;
+            let shards = divisors(batches).into_iter().filter(whole);
+            for shard in shards.filter(|shard| self.suits(*shard, tensor)) {
                 let way = Parallel { replicate: batches / shard, shard, tensor, ..Parallel::default() };
                 ways.push(way);
                 if shard > 1 {
@@ -384,7 +383,7 @@ impl<T: RankTrial> Spread<'_, T> {
         let batches = u64::from(way.parallel.batches());
         let limits = Limits {
             global_batch: self.limits.global_batch.map(|wanted| wanted / batches),
-            unsuited: unsuited(&way.parallel),
+            unsuited: unsuited(&way.parallel, self.training.framework),
             most_runs: self.limits.most_runs.saturating_sub(self.runs),
             ..self.limits.clone()
         };
@@ -419,10 +418,13 @@ impl<T: RankTrial> Spread<'_, T> {
         if chosen.candidate.micro_batch.is_some() {
             self.rejected.retain(|rejected| rejected.lever != Lever::MicroBatch.name());
         }
-        advice.push(
-            "pipelines are not searched: `memfit.Step` runs one that you write into the plan; context parallelism cannot be applied"
-                .to_owned(),
-        );
+        advice.push(match self.training.framework {
+            None => "pipelines are not searched: `memfit.Step` runs one that you write into the plan; context parallelism cannot be applied".to_owned(),
+            Some(framework) => format!(
+                "{} can only replicate or shard with its settings here: tensor parallelism and pipelines are not searched",
+                framework.title()
+            ),
+        });
         Ok(Answer { advice, ranks, fewest, ..self.finish(Some(chosen)) })
     }
 
@@ -543,7 +545,7 @@ impl<T: RankTrial> Trial for Each<'_, T> {
 }
 
 /// Levers that do not work with a kind of parallelism, with reasons.
-fn unsuited(parallel: &Parallel) -> Vec<(Lever, String)> {
+fn unsuited(parallel: &Parallel, framework: Option<Framework>) -> Vec<(Lever, String)> {
     let in_backward =
         (Lever::OptimizerInBackward, "gradients are not reduced yet when autograd produces them".to_owned());
     let sharding = parallel.shard > 1 || parallel.tensor > 1;
@@ -551,7 +553,14 @@ fn unsuited(parallel: &Parallel) -> Vec<(Lever, String)> {
         let why = lever.excludes(Lever::Shard).or_else(|| Lever::Shard.excludes(*lever))?;
         Some((*lever, why.to_owned()))
     });
-    excluded.chain([in_backward]).collect()
+    // `memfit.Step` and the libraries' integrations apply plans on one GPU only.
+    let unset = Lever::ALL.iter().filter_map(|lever| {
+        let framework = framework?;
+        let has_setting = lever.declaration().keywords.iter().any(|known| known.framework == framework);
+        let is_set = has_setting || lever.environment().is_some() || *lever == Lever::MicroBatch;
+        (!is_set).then(|| (*lever, format!("{} has no setting for it", framework.title())))
+    });
+    excluded.chain([in_backward]).chain(unset).collect()
 }
 
 fn divisors(number: u32) -> Vec<u32> {

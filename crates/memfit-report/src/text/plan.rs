@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Category, Label, Lever, Moved, Parallel, Value, counted, shell_line};
+use memfit_vocabulary::{Category, Framework, Label, Lever, Moved, Parallel, Value, counted, shell_line};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::coverage::{coverable, not_covered, not_run, what_ran};
@@ -204,7 +204,7 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
     out.push_str("\nThe plan\n");
     if let Some(parallel) = &chosen.parallel {
         let label = chosen.parallel_label.unwrap_or(Label::Rounding);
-        let text = format!("{} ({label}: {})", spread_in_words(parallel), label.meaning());
+        let text = format!("{} ({label}: {})", spread_in_words(parallel, chosen.library), label.meaning());
         out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
     }
     let limit = of_limit(report, chosen);
@@ -237,13 +237,15 @@ fn of_limit(report: &PlanReport, chosen: &PlanRun) -> Option<String> {
 }
 
 /// Describes how training is spread over several GPUs.
-fn spread_in_words(parallel: &Parallel) -> String {
+fn spread_in_words(parallel: &Parallel, library: Option<Framework>) -> String {
     let mut parts = Vec::new();
+    // Lightning's strategy for any model is the older FSDP.
+    let sharded = if library == Some(Framework::Lightning) { "FSDP" } else { "FSDP2" };
     match (parallel.replicate, parallel.shard) {
         (1, 1) => {}
         (replicas, 1) => parts.push(format!("{replicas} replicas, each with its share of the batch (DDP)")),
         (1, ranks) => parts.push(format!(
-            "parameters, gradients and optimizer state sharded over {ranks} GPUs, each with its share of the batch (FSDP2)"
+            "parameters, gradients and optimizer state sharded over {ranks} GPUs, each with its share of the batch ({sharded})"
         )),
         (replicas, ranks) => parts.push(format!(
             "{replicas} replicas, each sharded over {ranks} GPUs; each GPU has its share of the batch (HSDP)"
@@ -381,6 +383,13 @@ fn next(report: &PlanReport) -> Vec<String> {
     let mut lines = report.advice.clone();
     match report.verdict {
         Some(PlanVerdict::FitsWithPlan) => match &report.plan {
+            Some(plan) if let Some(library) = report.chosen.as_ref().and_then(|chosen| chosen.library) => {
+                lines.push(format!(
+                    "`memfit launch {plan} -- {}` prints the command that starts it; {} trains with the settings above",
+                    shell_line(&report.command),
+                    library.title()
+                ));
+            }
             Some(plan) if report.chosen.as_ref().is_some_and(|chosen| chosen.parallel.is_some()) => {
                 lines.push(format!(
                     "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit launch {plan} -- {}` prints the command that starts it",

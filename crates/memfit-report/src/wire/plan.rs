@@ -1,6 +1,6 @@
 //! `memfit.plan/1`: the result of a search for the fastest plan.
 
-use memfit_vocabulary::{Bound, Label, Lever, Parallel, Value};
+use memfit_vocabulary::{Bound, Framework, Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use super::explain::FixProof;
@@ -171,6 +171,9 @@ pub struct PlanRun {
     /// The label of that parallelism for this training; absent for one GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_label: Option<Label>,
+    /// Training library whose settings spread the training; absent where `memfit.Step` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<Framework>,
     /// Ranks that were run.
     #[serde(default)]
     pub ranks: Vec<PlanRank>,

@@ -1,5 +1,6 @@
 """Decides from one step of the script itself if micro-batches train like the whole batch."""
 
+import contextlib
 import functools
 
 from .effects import Effects
@@ -82,6 +83,26 @@ class Division:
             self.begin(fields[0].size(0), fields)
         if ignores and self.following is not None:
             self.following.ignores()
+
+    @contextlib.contextmanager
+    def aside(self):
+        """Do not follow what memfit itself computes from a batch."""
+        following = self.following
+        if following is None or not following.watching:
+            yield
+            return
+        following.watching = False
+        try:
+            yield
+        finally:
+            following.watching = True
+
+    def counted(self, count):
+        """Record that a library counted the labels in all micro-batches of a step, by which it divides the
+        loss of each.
+        """
+        if self.following is not None:
+            self.following.divides_by(count)
 
     def backward_begins(self, roots):
         """Check at the start of a backward pass if it begins at a mean over samples."""

@@ -151,7 +151,8 @@ class Facts:
         """
         for value in leaves(batch, 16):
             if not self.ignores and str(getattr(value, "dtype", "")) == "torch.int64":
-                self.ignores = not value.is_cuda and bool((value == IGNORED).any())
+                with self.division.aside():
+                    self.ignores = not value.is_cuda and bool((value == IGNORED).any())
             if getattr(value, "ndim", 0) == 2 and str(value.dtype) in ("torch.int64", "torch.int32"):
                 self.sequence = max(self.sequence, value.shape[1])
             if getattr(value, "ndim", 0) == 4 and value.shape[1] <= 4:

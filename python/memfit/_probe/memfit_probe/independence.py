@@ -39,6 +39,10 @@ _LINEAR = {
 }
 # Operations that assemble a batch from stored data.
 _PICKS = ("stack", "index", "index_select", "slice")
+# Operations whose answer does not depend on a tensor's values.
+_OF_STORAGE = ("_assert_async", "is_pinned", "is_same_size", "is_set_to", "_has_compatible_shallow_copy_type")
+# Reductions of equal samples that do not depend on their number.
+_OF_EQUALS = ("all", "any", "amax", "amin", "aminmax", "max", "min")
 UNSEEN = "a custom CUDA kernel computes a part of the loss"
 SHARE = (
     "the loss is a mean over a varying number of elements (a mask, or ignored labels), which differs between "
@@ -61,6 +65,10 @@ class Independence(TorchDispatchMode):
         self.spoilt = None
         # The facts about each tensor; tensors without an entry contain nothing of the batch.
         self._known = WeakTensorKeyDictionary()
+        # Those of them whose values are the same for any batch, such as positions.
+        self._constant = WeakTensorKeyDictionary()
+        # Numbers of labels in all micro-batches of a step, by which a library divides the loss of each.
+        self._counts = WeakTensorKeyDictionary()
         self._may_ignore = False
         # Floats that Python gives to operations on the batch, with operation and shape, in order.
         self.numbers = []
@@ -74,9 +82,14 @@ class Independence(TorchDispatchMode):
         """Record that the loss ignores some labels."""
         self._may_ignore = True
 
+    def divides_by(self, count):
+        """Follow a number of labels that stays the same when the batch is divided."""
+        self._known.pop(count, None)
+        self._counts[count] = True
+
     def read(self, tensor):
         """Record that the script reads a tensor's values."""
-        if self.watching and self.spoilt is None and tensor in self._known:
+        if self.watching and self.spoilt is None and tensor in self._known and tensor not in self._constant:
             self.spoilt = READ
 
     def why_not(self, roots):
@@ -124,24 +137,39 @@ class Independence(TorchDispatchMode):
             )
         if not any(kinds):
             self._created(name, func, inputs, outputs)
+            if name in places.COPIES and inputs and inputs[0] in self._counts:
+                self._counts.update((output, True) for output in outputs)
             return
+        followed = [tensor for tensor, kind in zip(inputs, kinds, strict=True) if kind]
+        constant = all(tensor in self._constant for tensor in followed)
         self.numbers += [
             (name, tuple(inputs[0].shape), value)
             for value in (*args, *kwargs.values())
             if type(value) is float
         ]
         if not outputs or (inputs[0].is_cuda and not outputs[0].is_cuda):
-            if name != "_assert_async":
+            if name not in _OF_STORAGE and not constant:
                 self.spoilt = READ
             return
+        constant = constant and Tag.nondeterministic_seeded not in func.tags
         answer = self._answer(name, func, args, kwargs, inputs, kinds, outputs)
         answers = answer if isinstance(answer, list) else [answer] * len(outputs)
         self._written(name, func, args, kwargs, answers[0])
         for output, found in zip(outputs, answers, strict=True):
             if isinstance(found, Rows) and not found.fits(output, self.samples):
                 found = Unproven(f"`{name}` was not followed")
+            if constant and not isinstance(found, Rows) and name in _OF_EQUALS:
+                continue
             if found is not None:
                 self._known[output] = found
+                self._mark(output, constant and isinstance(found, Rows))
+
+    def _mark(self, tensor, constant):
+        """Record if a followed tensor has the same values for any batch."""
+        if constant:
+            self._constant[tensor] = True
+        else:
+            self._constant.pop(tensor, None)
 
     def _created(self, name, func, inputs, outputs):
         """Find tensors created without the batch that still have one entry per sample."""
@@ -150,20 +178,24 @@ class Independence(TorchDispatchMode):
             # Writes of an extension kernel into it cannot be seen.
             self._known.update((output, Unproven(UNSEEN)) for output in outputs)
             return
-        alike = bare in _FACTORIES or Tag.nondeterministic_seeded in func.tags
+        is_random = Tag.nondeterministic_seeded in func.tags
+        alike = bare in _FACTORIES or is_random
         for output in outputs:
             along = self._as_long(output)
+            constant = not is_random
             if name in ("expand", "repeat"):
                 before = inputs[0].shape
                 shift = output.dim() - len(before)
                 along = [index for index in along if index < shift or before[index - shift] == 1]
             elif name in _PICKS or (name == "_to_copy" and inputs[0].device != output.device):
                 # A batch that the script assembled itself, or copied to the GPU.
+                constant = False
                 along = along if output.shape[:1] != inputs[0].shape[:1] or name == "_to_copy" else []
             elif not alike:
                 along = []
             if found := _uniform(along):
                 self._known[output] = found
+                self._mark(output, constant)
 
     def _rewritten(self, name, output):
         """Handle uninitialised memory that is filled with constants, or with values drawn for each sample."""
@@ -184,12 +216,17 @@ class Independence(TorchDispatchMode):
                 self.spoilt = f"`{name}` writes to a part of a tensor"
             else:
                 self._known[tensor] = answer
+                if tensor._is_view():
+                    # What it is a view of has been written to as well.
+                    self._constant.clear()
 
     def _answer(self, name, func, args, kwargs, inputs, kinds, outputs):
         """Return the facts about the outputs of an operation with followed inputs."""
         unproven = next((kind for kind in kinds if isinstance(kind, Unproven)), None)
         if unproven is not None:
             return self._rewritten(name, outputs[0]) or unproven
+        if name == "div" and isinstance(kinds[0], Total) and len(inputs) == 2 and inputs[1] in self._counts:
+            return Mean()
         if any(isinstance(kind, (Mean, Total)) for kind in kinds):
             return _linear(name, args, kinds, self.samples)
         named = {argument.name: value for argument, value in _named(func, args, kwargs)}

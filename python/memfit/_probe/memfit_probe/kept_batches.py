@@ -138,7 +138,8 @@ class KeptBatches:
         """Return `True` if nothing changes what this try loads. A plan divides batches in the loaders."""
         session, plan = self.session, self.session.planned
         changed = session.loaders.full or session.loaders.feeding.asked
-        return not (changed or plan.micro_batch or plan.levers or plan.spread or plan.part or plan.infers)
+        spread = plan.spread or plan.library
+        return not (changed or plan.micro_batch or plan.levers or spread or plan.part or plan.infers)
 
     def _identity(self, loader, states):
         """Return what iterations that yield the same batches have in common; None if that is unknown."""
@@ -176,21 +177,26 @@ class KeptBatches:
 
     def _states(self, loader):
         """Return the states of the generators that loading may use."""
-        tensors = [self.torch.get_rng_state(), *(each.get_state() for each in self._generators(loader))]
+        generators = self._generators(loader)
+        tensors = [self.torch.get_rng_state(), *(each.get_state() for each in generators.values())]
         version, numbers, gauss = random.getstate()
         legacy = None
         numpys = random_numbers.numpys()
         if numpys is not None:
             name, keys, *rest = numpys.get_state(legacy=True)
             legacy = [name, keys.tolist(), *rest]
-        return [tensors, [version, list(numbers), gauss], legacy]
+        return [tensors, list(generators), [version, list(numbers), gauss], legacy]
 
     def restore(self, loader, states):
         """Set the generators to the states that loading left."""
-        tensors, (version, numbers, gauss), legacy = states
+        tensors, places, (version, numbers, gauss), legacy = states
         self.torch.set_rng_state(tensors[0])
-        for generator, state in zip(self._generators(loader), tensors[1:], strict=True):
-            generator.set_state(state)
+        generators = self._generators(loader)
+        for place, state in zip(places, tensors[1:], strict=True):
+            # Some samplers create their generator when they are iterated, with a seed of their own: if no
+            # iteration has begun, there is none.
+            if place in generators:
+                generators[place].set_state(state)
         random.setstate((version, tuple(numbers), gauss))
         if legacy is not None:
             name, keys, *rest = legacy
@@ -198,13 +204,20 @@ class KeptBatches:
             importlib.import_module("numpy.random").set_state((name, keys, *rest))
 
     def _generators(self, loader):
-        """Return the generators of a loader and its samplers, each once."""
-        found = []
+        """Return the generators of a loader and its samplers by place, each once."""
+        found = {}
         batches = loader.batch_sampler
-        for part in (loader, loader.sampler, batches, getattr(batches, "sampler", None)):
+        parts = {
+            "loader": loader,
+            "sampler": loader.sampler,
+            "batches": batches,
+            "sampler of batches": getattr(batches, "sampler", None),
+        }
+        for place, part in parts.items():
             generator = getattr(part, "generator", None)
-            if isinstance(generator, self.torch.Generator) and all(generator is not each for each in found):
-                found.append(generator)
+            known = found.values()
+            if isinstance(generator, self.torch.Generator) and all(generator is not each for each in known):
+                found[place] = generator
         return found
 
 

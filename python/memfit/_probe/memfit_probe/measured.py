@@ -18,6 +18,7 @@ class Blocks:
     def forget(self):
         """Reset the state."""
         self.blocks = {}
+        self.kinds = {}
         self.marks = {}
 
     def measure(self, model, names, levers):
@@ -48,6 +49,7 @@ class Blocks:
                 self.blocks[name] = (kept - begin[0], busy - begin[1], facts.output_bytes(output))
 
             module = known[name]
+            self.kinds[name] = type(module).__name__
             if module._compiled_call_impl is not None:
                 module._compiled_call_impl = self._around(module, before, after)
             elif OF_COMPILED.isdisjoint(levers):
@@ -68,6 +70,10 @@ class Blocks:
             return output
 
         return _call_impl
+
+    def classes(self):
+        """Return the names of the blocks' classes."""
+        return sorted({self.kinds[name] for name in self.blocks})
 
     def as_fields(self):
         """Return the results as a field of the message."""

@@ -14,7 +14,7 @@ import weakref
 from . import channel, facts, first_call, gates, handles, inputs, measured, models, part, telling, trainers
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
-from .spread import Spread
+from .spread import ByLibrary, Spread
 
 NO_LOADER = "no batch came from a PyTorch DataLoader"
 
@@ -43,7 +43,8 @@ class Planned:
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         # This rank's place, if the training is spread over several.
         place = plan.get("parallel")
-        self.spread = Spread(place, dict(self.levers)["shard"]) if place else None
+        self.library = ByLibrary(place) if place and place["library"] else None
+        self.spread = Spread(place, dict(self.levers)["shard"]) if place and not self.library else None
         self.measures = bool(plan.get("measure"))
         # The part of the run whose peaks are reported: "training" from the levers on, or "inference", one
         # forward pass in the place of the training.
@@ -165,9 +166,10 @@ class Planned:
 
     def share(self, samples):
         """Return the start and end of the part of a batch that this process trains on."""
-        if self.spread is None or self.by_name or not self._trains():
+        place = self.library or self.spread
+        if place is None or self.by_name or not self._trains():
             return 0, samples
-        return self.spread.bounds(samples)
+        return place.bounds(samples)
 
     def _trains(self):
         """Return `True` if this batch is for training, as far as known."""

@@ -32,12 +32,10 @@ _ALONG = {
     "glu",
     "flip",
 }
+COPIES = {"_to_copy", "clone", "detach", "alias", "to"}
 _SAME = {
-    "_to_copy",
-    "clone",
-    "detach",
-    "alias",
-    "to",
+    *COPIES,
+    "_pin_memory",
     "contiguous",
     "copy",
     "dropout",

@@ -1,8 +1,8 @@
 """Spreads a single-process script over several ranks, of which this process is one.
 
 The plan's degrees are applied to the model by the code that applies them in training (`memfit_parallel`,
-through the lever `shard`), on the virtual device's own collectives. Each batch is cut to this rank's share
-before it is divided into micro-batches.
+through the lever `shard`), on the virtual device's own collectives. A training library applies them itself.
+Each batch is cut to this rank's share before it is divided into micro-batches.
 """
 
 import functools
@@ -68,6 +68,31 @@ class Spread:
         start, stop = cut(samples, self.parallel.part_of(self.rank), self.parallel.batches)
         # A rank for which no sample is left takes part with one that counts nothing.
         return (start, stop) if start < stop else (max(start - 1, 0), max(start, 1))
+
+
+class ByLibrary:
+    """This rank's place in a training that the script's library distributes."""
+
+    def __init__(self, setup):
+        library = setup["library"]
+        self.rank, self.ranks = setup["rank"], library["ranks"]
+        self.shards, self.reshards = library["shards"], library["reshards"]
+        self.blocks = frozenset(library["blocks"])
+        # `True` if the library's own batch size is a rank's share.
+        self.has_own_share = False
+
+    def bounds(self, samples):
+        """Return the start and end of this rank's share of a batch."""
+        if self.has_own_share:
+            return 0, samples
+        from memfit_parallel import cut
+
+        start, stop = cut(samples, self.rank, self.ranks)
+        return (start, stop) if start < stop else (max(start - 1, 0), max(start, 1))
+
+    def whole(self, samples):
+        """Return the samples of a batch of all ranks, from those in a batch of the loader."""
+        return samples * self.ranks if self.has_own_share else samples
 
 
 def redirect(model, wrapper, ends):

@@ -12,8 +12,9 @@ def training(planned, optimizers):
     names = [] if planned.largest or not planned.seen else handles.find(planned.seen)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     halves = (torch.bfloat16, torch.float16)
+    whole_batch = planned.library.whole if planned.library else int
     return {
-        "batch": planned.largest or (planned.seen if names else 0),
+        "batch": whole_batch(planned.largest or (planned.seen if names else 0)),
         "seen": planned.seen,
         "names": names,
         "models": list(getattr(whole, "others", ())),
@@ -46,6 +47,7 @@ def training(planned, optimizers):
         "lengths": facts.lengths(planned.inputs.sizes_of(planned.loading)),
         **planned.facts.collect(whole, each),
         "blocks": planned.blocks.as_fields(),
+        "block_classes": planned.blocks.classes(),
         "holdings": holdings.holdings(whole, optimizers),
         "peaks": planned.peaks,
     }

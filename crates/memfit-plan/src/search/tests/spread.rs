@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use memfit_vocabulary::Parallel;
+use memfit_vocabulary::{Framework, Parallel};
 
 use super::*;
 use crate::search::spread::{Machines, search_spread};
@@ -31,6 +31,7 @@ struct World {
     /// Bytes that the last rank needs more than the first.
     last: u64,
     tensor: bool,
+    framework: Option<Framework>,
     runs: HashMap<String, u64>,
 }
 
@@ -49,6 +50,7 @@ impl World {
             couples_samples: false,
             last: 0,
             tensor: false,
+            framework: None,
             runs: HashMap::new(),
         }
     }
@@ -117,6 +119,7 @@ impl World {
                 couples_samples: self.couples_samples,
                 parts: Parts::TrainAsWhole,
                 optimizes: true,
+                framework: self.framework,
                 parameters: self.model,
                 trained: self.model,
                 state: 2 * self.model,
@@ -169,6 +172,30 @@ fn chosen(answer: &Answer) -> (Parallel, f64) {
 
 fn why(answer: &Answer) -> &str {
     &answer.rejected.iter().find(|rejected| rejected.lever == "parallel").unwrap().why
+}
+
+#[test]
+fn a_library_replicates_or_shards_over_all_gpus_with_what_it_has_settings_for() {
+    for (framework, model) in
+        [(Framework::Accelerate, GIB), (Framework::Lightning, 12 * GIB), (Framework::Transformers, 20 * GIB)]
+    {
+        let mut world = World { framework: Some(framework), model, tensor: true, ..World::new() };
+        let answer = spread(&mut world, 1);
+        let (parallel, _) = chosen(&answer);
+        assert!(parallel.replicate == 8 || parallel.shard == 8, "{parallel}");
+        assert!(answer.advice.iter().any(|advice| advice.contains(framework.title())), "{:?}", answer.advice);
+        let ways = answer.tried.iter().filter_map(|tried| tried.candidate.parallel);
+        // The last tries ask whether fewer GPUs are enough.
+        assert!(ways.clone().all(|way| way.tensor == 1));
+        assert!(ways.filter(|way| way.world() == 8).all(|way| way.shard == 1 || way.shard == 8));
+        for setting in &answer.chosen.as_ref().unwrap().candidate.settings {
+            let keywords = setting.lever.declaration().keywords;
+            let has_setting = keywords.iter().any(|keyword| keyword.framework == framework);
+            assert!(has_setting || setting.lever.environment().is_some(), "{}", setting.lever);
+        }
+    }
+    let mut own_loop = World { model: GIB, ..World::new() };
+    assert!(spread(&mut own_loop, 1).advice.iter().any(|advice| advice.contains("memfit.Step")));
 }
 
 /// The fastest of all combinations that fit: every kind of parallelism, every micro-batch size, every number
