@@ -117,6 +117,75 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
 }
 
 
+def followed(probe: Any, steps: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+    """Why the loss that these steps compute from a batch is not proved to be a mean."""
+    batch = torch.randn(SAMPLES, 4)
+    with probe("independence").Independence(SAMPLES) as following:
+        following.follow(batch)
+        loss = steps(batch)
+    return following.why_not([loss])  # type: ignore[no-any-return]
+
+
+def places() -> torch.Tensor:
+    """Positions that are the same in each sample."""
+    return torch.arange(4)[None].expand(SAMPLES, -1)
+
+
+READS: dict[str, tuple[Callable[[torch.Tensor], Any], bool]] = {
+    "a value": (lambda batch: bool((batch > 0).any()), False),
+    "a value of each": (lambda batch: (batch > 9)[:, 0].tolist(), False),
+    "positions": (lambda batch: bool((places().diff(dim=-1) != 1).cumsum(-1)[:, -1].eq(0).all()), True),
+    "the last position": (lambda batch: int((places() + 1).amax()), True),
+    "how many there are": (lambda batch: int(places().sum()), False),
+    "positions and a value": (lambda batch: bool((places() > batch).all()), False),
+    "random numbers": (lambda batch: bool((torch.rand(SAMPLES, 4) > 2).any()), False),
+    "a view that was written to": (
+        lambda batch: (held := torch.zeros(SAMPLES, 4), held[:, :].copy_(batch), bool(held.any())),
+        False,
+    ),
+    "where it is": (lambda batch: batch.is_pinned(), True),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_only_what_is_the_same_for_each_batch_may_be_read(name: str, probe: Any) -> None:
+    reads, harmless = READS[name]
+
+    def steps(batch: torch.Tensor) -> torch.Tensor:
+        reads(batch)
+        return batch.pow(2).mean()
+
+    found = followed(probe, steps)
+    assert found is None if harmless else found is not None, found
+
+
+@pytest.mark.parametrize(
+    ("given", "divides", "proved"),
+    [
+        (True, lambda total, count, own: total / count, True),
+        (True, lambda total, count, own: total / count.to(torch.float32), True),
+        (False, lambda total, count, own: total / count, False),
+        # A mean over the labels of a micro-batch, whatever a library counts.
+        (True, lambda total, count, own: total / own, False),
+        (True, lambda total, count, own: total, False),
+    ],
+)
+def test_a_sum_is_divided_by_the_labels_of_a_whole_step(
+    given: bool, divides: Callable[..., torch.Tensor], proved: bool, probe: Any
+) -> None:
+    batch, labels = torch.randn(SAMPLES, 4), torch.randint(0, 4, (SAMPLES,))
+    with probe("independence").Independence(SAMPLES) as following:
+        following.follow(batch)
+        following.follow(labels)
+        count, own = labels.ne(-100).sum(), labels.ne(-100).sum()
+        if given:
+            following.divides_by(count)
+        total = nn.functional.cross_entropy(batch, labels, ignore_index=-100, reduction="sum")
+        loss = divides(total, count, own)
+    found = following.why_not([loss])
+    assert (found is None) == proved, found
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_samples_are_apart_only_where_every_operation_leaves_them_so(name: str, probe: Any) -> None:
     build, inputs, why = MODELS[name]

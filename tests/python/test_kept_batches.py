@@ -151,3 +151,35 @@ def test_made_up_samples_are_loaded_once(tmp_path: Path) -> None:
     assert len(rows) == len(GPUS)
     # Six batches of one run of five.
     assert 6 * 512 <= loaded < 2 * 6 * 512
+
+
+LATE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+class Late(Sampler):
+    """Creates its generator when it is first iterated, as Accelerate's sampler does."""
+    generator = None
+    def __init__(self, count): self.count = count
+    def __len__(self): return self.count
+    def __iter__(self):
+        if self.generator is None:
+            self.generator = torch.Generator().manual_seed(7)
+        yield from torch.randperm(self.count, generator=self.generator).tolist()
+
+data = TensorDataset(torch.randn(64, 256))
+loader = DataLoader(data, batch_size=16, sampler=Late(64))
+model = nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    model(x.cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_sampler_may_create_its_generator_late(tmp_path: Path) -> None:
+    (tmp_path / "loaded.bin").touch()
+    rows, _ = swept(tmp_path, LATE)
+    assert all(row["fits"] for row in rows), rows

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from runs import MIB, ROOT, hold_to_shapes, memfit
+from tiers import rarely
 
 SCRIPT = str(ROOT / "workloads" / "feed_forward.py")
 SMALL = ("--width", "512", "--layers", "4", "--batch-size", "64")
@@ -238,3 +239,116 @@ for _ in range(3):
     said = " ".join(done.stdout.split())
     assert said.startswith("FITS with a part of the plan, for the 3 steps"), said
     assert "the plan's `shard` was not applied: a pipeline needs a script that calls `memfit.Step`" in said
+
+
+BLOCKS = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+    def forward(self, x):
+        return x + self.inner(x)
+
+def build():
+    return nn.Sequential(*(Block() for _ in range(4)), nn.Linear(256, 10))
+
+data = torch.utils.data.TensorDataset(torch.randn(256, 256), torch.randint(0, 10, (256,)))
+loader = torch.utils.data.DataLoader(data, batch_size=32)
+"""
+OF_LIBRARIES = {
+    "accelerate": """
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+model = build()
+optimizer = torch.optim.AdamW(model.parameters())
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for x, y in loader:
+    accelerator.backward(nn.functional.cross_entropy(model(x), y))
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "lightning": """
+import lightning
+
+class Lit(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = build()
+    def training_step(self, batch, index):
+        x, y = batch
+        return nn.functional.cross_entropy(self.model(x), y)
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+trainer = lightning.Trainer(max_steps=4, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+trainer.fit(Lit(), loader)
+""",
+    "transformers": """
+from transformers import Trainer, TrainingArguments
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = build()
+    def forward(self, x, labels):
+        return {"loss": nn.functional.cross_entropy(self.model(x), labels)}
+
+rows = [{"x": x, "labels": y} for x, y in data]
+arguments = TrainingArguments("out", per_device_train_batch_size=32, max_steps=4, save_strategy="no", report_to=[])
+Trainer(Model(), arguments, train_dataset=rows).train()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "library", [pytest.param("accelerate"), rarely("lightning"), pytest.param("transformers")]
+)
+def test_a_library_distributes_a_script_with_its_own_settings(library: str, tmp_path: Path) -> None:
+    pytest.importorskip(library)
+    (tmp_path / "train.py").write_text(BLOCKS + OF_LIBRARIES[library])
+    command = [memfit(), "plan", "--gpu", "t4:2", "--format", "json", "-o", "plan.toml", "--diff"]
+    done = subprocess.run(
+        [*command, "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = hold_to_shapes(json.loads(done.stdout))
+    chosen = answer["chosen"]
+    assert (answer["verdict"], chosen["library"]) == ("fits-with-plan", library)
+    assert chosen["parallel"]["replicate"] * chosen["parallel"]["shard"] == 2
+    # Each GPU has half of the batch, whatever the library's own batch size means.
+    assert chosen["micro_batch"] == 16
+    assert [rank["rank"] for rank in chosen["ranks"]] == [0, 1]
+    file = (tmp_path / "plan.toml").read_text()
+    assert f'framework = "{library}"' in file and 'block_classes = ["Block"]' in file
+    if library == "transformers":
+        assert answer["patch"]["proof"]["verdict"] == "fits", answer["patch"]
+        assert "+arguments = TrainingArguments" in answer["patch"]["diff"]
+        assert "per_device_train_batch_size=16" in answer["patch"]["diff"]
+    else:
+        assert [left["lever"] for left in answer["patch"]["left"]] == ["shard"]
+    # Sharding, which a small model does not need, is applied by the library too.
+    sharded = file.replace("replicate = 2", "replicate = 1").replace("shard = 1", "shard = 2")
+    (tmp_path / "sharded.toml").write_text(sharded)
+    command = [memfit(), "run", "--gpu", "t4:2", "--plan", "sharded.toml", "--no-prove", "--format", "json"]
+    done = subprocess.run(
+        [*command, "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    report = hold_to_shapes(json.loads(done.stdout))
+    assert report["verdict"] == "fits", report["problem"]
+    parameters = 4 * (4 * (2 * 256 * 1024 + 1024 + 256) + 2570)
+    held = report["at_peak"]["by_category"]
+    assert held["optimizer"] < 1.1 * parameters, "half of two states"

@@ -24,7 +24,10 @@ impl Plan {
         text.push_str(
             "#   memfit run --gpu NAME --plan FILE -- COMMAND     runs the script with it on a virtual GPU\n",
         );
-        text.push_str("#   memfit.Step(..., plan=\"FILE\")                    trains with it\n");
+        text.push_str(match self.made_for.framework {
+            None => "#   memfit.Step(..., plan=\"FILE\")                    trains with it\n",
+            Some(_) => "#   memfit launch FILE -- COMMAND                    says how to train with it\n",
+        });
         let _ = write!(text, "version = {VERSION}\n\n");
         if let Some(micro_batch) = self.micro_batch {
             let _ =
