@@ -117,6 +117,7 @@ impl Layer {
             if let Route::At(_) = route {
                 // The data may be written elsewhere.
                 checkpoints::expect_checkpoint();
+                self.record_read();
             }
             return route;
         }
@@ -134,7 +135,12 @@ impl Layer {
     fn open_found(&self, found: &Found, flags: OFlags) -> Result<Route, Errno> {
         match (&found.entry, &found.below) {
             (Entry::There(FileType::Directory), _) => Ok(self.route_found(found)),
-            (Entry::There(_), _) => Ok(Route::to_path(&self.overlay_path(&found.path))),
+            (Entry::There(_), _) => {
+                if flags.contains(OFlags::RDWR) {
+                    self.record_read();
+                }
+                Ok(Route::to_path(&self.overlay_path(&found.path)))
+            }
             (Entry::Renamed(_), _) if flags.contains(OFlags::CREATE | OFlags::EXCL) => Err(Errno::EXIST),
             (Entry::Renamed(from), _) => {
                 let place = self.prepare(&found.path)?;

@@ -91,6 +91,23 @@ fn a_checkpoint_is_seen_and_can_be_renamed_linked_copied_and_removed() {
 }
 
 #[test]
+fn a_redirected_file_that_is_read_is_recorded() {
+    run(
+        "a_redirected_file_that_is_read_is_recorded",
+        |user| fs::write(user.join("log"), "the user's").unwrap(),
+        |user| {
+            let is_recorded = || RunDir::from_env().unwrap().read_back().exists();
+            checkpoint(user.join("saved"));
+            assert_eq!(fs::read_to_string(user.join("log")).unwrap(), "the user's");
+            assert!(!is_recorded(), "it was only written");
+            fs::read(user.join("saved")).unwrap();
+            assert!(is_recorded());
+        },
+        |_| {},
+    );
+}
+
+#[test]
 fn the_users_files_stay_whatever_the_script_does() {
     run(
         "the_users_files_stay_whatever_the_script_does",
