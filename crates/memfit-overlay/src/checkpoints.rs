@@ -4,6 +4,7 @@
 //! when the first bytes are written: the descriptor is exchanged, and the file on the user's disk is removed.
 
 use std::{
+    ffi::CStr,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd},
         unix::ffi::OsStringExt as _,
@@ -42,6 +43,14 @@ pub fn expect_checkpoint() {
 /// Returns `true` if bytes are the beginning of a checkpoint that this process has serialised in memory.
 pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
     IN_MEMORY.load(Ordering::Relaxed) && (is_zip(bytes) || is_safetensors(bytes))
+}
+
+/// Returns `true` for what no checkpoint is: a text, a folder or an empty file.
+pub(crate) fn is_text(path: &CStr) -> bool {
+    let mut start = [0; 64];
+    let read = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|file| rustix::io::read(&file, &mut start));
+    start[..read.unwrap_or(0)].iter().all(|byte| matches!(byte, b'\t'..=b'\r' | b' '..=b'~'))
 }
 
 fn is_zip(bytes: &[u8]) -> bool {

@@ -114,10 +114,12 @@ impl Layer {
         let follow = !flags.contains(OFlags::NOFOLLOW) && !flags.contains(OFlags::CREATE | OFlags::EXCL);
         if !writes || flags.contains(OFlags::PATH) {
             let route = self.route_read(name, follow);
-            if let Route::At(_) = route {
+            if let Route::At(path) = &route {
                 // The data may be written elsewhere.
                 checkpoints::expect_checkpoint();
-                self.record_read();
+                if !checkpoints::is_text(path) {
+                    self.record_read();
+                }
             }
             return route;
         }

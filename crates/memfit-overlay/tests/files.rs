@@ -99,6 +99,9 @@ fn a_redirected_file_that_is_read_is_recorded() {
             let is_recorded = || RunDir::from_env().unwrap().read_back().exists();
             checkpoint(user.join("saved"));
             assert_eq!(fs::read_to_string(user.join("log")).unwrap(), "the user's");
+            fs::write(user.join("log"), "the script's").unwrap();
+            assert_eq!(fs::read_to_string(user.join("log")).unwrap(), "the script's");
+            assert_eq!(names(user), ["log", "saved"]);
             assert!(!is_recorded(), "it was only written");
             fs::read(user.join("saved")).unwrap();
             assert!(is_recorded());

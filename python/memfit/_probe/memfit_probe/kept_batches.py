@@ -51,8 +51,8 @@ class KeptBatches:
             self.iterations = []
             with contextlib.suppress(Exception):
                 self.iterations = self.torch.load(self.file, weights_only=True)
-            # The empty file shows that no other try has to write one. It takes the place of the batches, which
-            # may be mapped from their file.
+            # The empty file shows that no other try has to write one. It replaces the file, from which the
+            # batches may be mapped.
             empty = f"{self.file}.empty"
             with open(empty, "wb"):
                 pass
