@@ -135,7 +135,7 @@ impl RunDir {
         self.overlay().join("saved")
     }
 
-    /// Exists once the script has opened a redirected file that may be a checkpoint to read it.
+    /// Exists once the script has opened a redirected checkpoint to read it.
     pub fn read_back(&self) -> PathBuf {
         self.overlay().join("read")
     }

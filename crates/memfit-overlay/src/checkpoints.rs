@@ -22,6 +22,8 @@ use crate::{layer::Layer, next};
 
 /// First bytes of a zip archive, as PyTorch's checkpoints are.
 const ZIP: &[u8] = b"PK\x03\x04";
+/// First byte of a pickle, as older checkpoints are.
+const PICKLE: u8 = 0x80;
 /// End of the name of its first entry.
 const FIRST_ENTRY: &[u8] = b"/data.pkl";
 /// Maximum offset of the end of that name.
@@ -45,12 +47,12 @@ pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
     IN_MEMORY.load(Ordering::Relaxed) && (is_zip(bytes) || is_safetensors(bytes))
 }
 
-/// Returns `true` for what no checkpoint is: a text, a folder or an empty file.
-pub(crate) fn is_text(path: &CStr) -> bool {
-    let mut start = [0; 64];
+/// Returns `true` if a file has the first bytes of a checkpoint: of a zip archive, a pickle, or safetensors.
+pub(crate) fn is_checkpoint(path: &CStr) -> bool {
+    let mut start = [0; 9];
     let read = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|file| rustix::io::read(&file, &mut start));
-    start[..read.unwrap_or(0)].iter().all(|byte| matches!(byte, b'\t'..=b'\r' | b' '..=b'~'))
+    read.is_ok_and(|_| start.starts_with(ZIP) || start[0] == PICKLE || start[8] == b'{')
 }
 
 fn is_zip(bytes: &[u8]) -> bool {

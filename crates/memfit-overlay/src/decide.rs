@@ -117,7 +117,7 @@ impl Layer {
             if let Route::At(path) = &route {
                 // The data may be written elsewhere.
                 checkpoints::expect_checkpoint();
-                if !checkpoints::is_text(path) {
+                if checkpoints::is_checkpoint(path) {
                     self.record_read();
                 }
             }

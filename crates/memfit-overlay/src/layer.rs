@@ -199,7 +199,7 @@ impl Layer {
         let _ = touch(&self.saved);
     }
 
-    /// Records that a redirected file that may be a checkpoint was opened to be read.
+    /// Records that a redirected checkpoint was opened to be read.
     pub(crate) fn record_read(&self) {
         let _ = touch(&self.read);
     }

@@ -97,7 +97,9 @@ fn a_redirected_file_that_is_read_is_recorded() {
         |user| fs::write(user.join("log"), "the user's").unwrap(),
         |user| {
             let is_recorded = || RunDir::from_env().unwrap().read_back().exists();
-            checkpoint(user.join("saved"));
+            count_writer(true);
+            fs::write(user.join("saved"), b"PK\x03\x04 and more").unwrap();
+            count_writer(false);
             assert_eq!(fs::read_to_string(user.join("log")).unwrap(), "the user's");
             fs::write(user.join("log"), "the script's").unwrap();
             assert_eq!(fs::read_to_string(user.join("log")).unwrap(), "the script's");

@@ -91,7 +91,7 @@ pub struct Facts {
     pub(crate) stopped_at: Option<String>,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
-    /// `true` if the script has read any of them that may be a checkpoint.
+    /// `true` if the script has read a checkpoint among them.
     pub(crate) read_back: bool,
     /// Possible causes of that exception.
     pub(crate) cause: Cause,
