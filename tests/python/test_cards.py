@@ -71,6 +71,15 @@ def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["gpu"]: row for row in document["rows"]}
 
 
+LOADING = """
+import torch
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 64)), batch_size=8)
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+"""
 GROWING = """
 import torch
 model = torch.nn.Linear(64, 64).cuda()
@@ -127,6 +136,14 @@ def test_a_gpu_is_run_where_only_further_runs_settle_what_the_script_reads(folde
     assert 0 < free < 0.1, tight
     assert tight["verdict"] == "fits-as-is"
     assert rows["rtx-4050-laptop"]["verdict"] == "does-not-fit"
+
+
+def test_kept_batches_are_read_after_their_file_with_made_up_weights(folder: Path) -> None:
+    """With `--synthetic-weights`, the tensors of a file that is loaded are mapped from it."""
+    (folder / "loading.py").write_text(LOADING)
+    gpus = ("--gpu", "rtx-4090", "--gpu", "rtx-3090")
+    document = cards(folder, *gpus, "--synthetic-weights", "--", sys.executable, "loading.py")
+    assert [row["verdict"] for row in document["rows"]] == ["fits-as-is"] * 2, document
 
 
 def test_a_table_says_that_memory_grows(folder: Path) -> None:

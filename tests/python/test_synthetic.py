@@ -177,6 +177,12 @@ def test_scripts_may_divide_by_the_standard_deviation_of_made_up_images(tmp_path
         ("made[0]; open('statistics.npz')", "exception"),
         ("made[0]; open('class 3.txt')", "exception-after-change"),
         ("torch.nn.functional.binary_cross_entropy(made[0][0], made[0][0].long())", "exception"),
+        ("torchvision.transforms.Normalize((0.5,) * 3, (0.5,) * 3)(made[0][0])", "exception"),
+        rarely("torch.nn.Linear(3072, 10)(made[0][0].flatten(1))", "exception"),
+        (
+            "torch.nn.Linear(3, 10)(torchvision.datasets.ImageFolder('/x', made.transform)[0][0].flatten(1))",
+            "exception-after-change",
+        ),
     ],
 )
 def test_a_made_up_data_set_is_blamed_only_if_something_of_it_was_read(

@@ -31,6 +31,12 @@ TRUE = {
     "made on the device": """
         assert torch.arange(6, device=device).tolist() == list(range(6))
         assert torch.arange(0, 1, 0.25, device=device).tolist() == [0, 0.25, 0.5, 0.75]
+        for kind in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8):
+            spaced = torch.linspace(2, 11, 10, device=device, dtype=kind)
+            assert spaced.tolist() == list(range(2, 12)), kind
+        between = torch.linspace(0, 1, 7, device=device)
+        assert torch.allclose(between.cpu(), torch.linspace(0, 1, 7), rtol=0, atol=1e-7)
+        assert (between[0].item(), between[-1].item()) == (0, 1)
         assert torch.full((3,), 2.5, device=device).tolist() == [2.5] * 3
         assert torch.ones(4, dtype=torch.bool, device=device).tolist() == [True] * 4
         assert torch.zeros(4, dtype=torch.long, device=device).sum().item() == 0

@@ -135,6 +135,11 @@ impl RunDir {
         self.overlay().join("saved")
     }
 
+    /// Exists once the script has opened a redirected checkpoint to read it.
+    pub fn read_back(&self) -> PathBuf {
+        self.overlay().join("read")
+    }
+
     /// Exists once a user's file was protected from the script.
     pub fn kept_files(&self) -> PathBuf {
         self.overlay().join("kept")

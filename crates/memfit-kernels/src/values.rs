@@ -7,6 +7,7 @@ mod functor;
 mod histogram;
 pub mod number;
 mod random;
+mod range;
 mod reduction;
 mod scatter;
 mod sizes;

@@ -4,6 +4,7 @@
 //! when the first bytes are written: the descriptor is exchanged, and the file on the user's disk is removed.
 
 use std::{
+    ffi::CStr,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd},
         unix::ffi::OsStringExt as _,
@@ -21,6 +22,8 @@ use crate::{layer::Layer, next};
 
 /// First bytes of a zip archive, as PyTorch's checkpoints are.
 const ZIP: &[u8] = b"PK\x03\x04";
+/// First byte of a pickle, as older checkpoints are.
+const PICKLE: u8 = 0x80;
 /// End of the name of its first entry.
 const FIRST_ENTRY: &[u8] = b"/data.pkl";
 /// Maximum offset of the end of that name.
@@ -42,6 +45,14 @@ pub fn expect_checkpoint() {
 /// Returns `true` if bytes are the beginning of a checkpoint that this process has serialised in memory.
 pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
     IN_MEMORY.load(Ordering::Relaxed) && (is_zip(bytes) || is_safetensors(bytes))
+}
+
+/// Returns `true` if a file has the first bytes of a checkpoint: of a zip archive, a pickle, or safetensors.
+pub(crate) fn is_checkpoint(path: &CStr) -> bool {
+    let mut start = [0; 9];
+    let read = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|file| rustix::io::read(&file, &mut start));
+    read.is_ok_and(|_| start.starts_with(ZIP) || start[0] == PICKLE || start[8] == b'{')
 }
 
 fn is_zip(bytes: &[u8]) -> bool {

@@ -114,9 +114,12 @@ impl Layer {
         let follow = !flags.contains(OFlags::NOFOLLOW) && !flags.contains(OFlags::CREATE | OFlags::EXCL);
         if !writes || flags.contains(OFlags::PATH) {
             let route = self.route_read(name, follow);
-            if let Route::At(_) = route {
+            if let Route::At(path) = &route {
                 // The data may be written elsewhere.
                 checkpoints::expect_checkpoint();
+                if checkpoints::is_checkpoint(path) {
+                    self.record_read();
+                }
             }
             return route;
         }
@@ -134,7 +137,12 @@ impl Layer {
     fn open_found(&self, found: &Found, flags: OFlags) -> Result<Route, Errno> {
         match (&found.entry, &found.below) {
             (Entry::There(FileType::Directory), _) => Ok(self.route_found(found)),
-            (Entry::There(_), _) => Ok(Route::to_path(&self.overlay_path(&found.path))),
+            (Entry::There(_), _) => {
+                if flags.contains(OFlags::RDWR) {
+                    self.record_read();
+                }
+                Ok(Route::to_path(&self.overlay_path(&found.path)))
+            }
             (Entry::Renamed(_), _) if flags.contains(OFlags::CREATE | OFlags::EXCL) => Err(Errno::EXIST),
             (Entry::Renamed(from), _) => {
                 let place = self.prepare(&found.path)?;

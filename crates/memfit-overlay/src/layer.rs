@@ -39,6 +39,7 @@ pub struct Layer {
     made: PathBuf,
     live: PathBuf,
     saved: PathBuf,
+    read: PathBuf,
     kept: PathBuf,
     is_live: AtomicBool,
 }
@@ -86,6 +87,7 @@ impl Layer {
             made: run.overlay_made(),
             live: folder.join("live"),
             saved: run.saved_checkpoints(),
+            read: run.read_back(),
             kept: run.kept_files(),
             folder,
             is_live: AtomicBool::new(false),
@@ -195,6 +197,11 @@ impl Layer {
     /// Records for the report that a checkpoint was written.
     pub(crate) fn record_checkpoint(&self) {
         let _ = touch(&self.saved);
+    }
+
+    /// Records that a redirected checkpoint was opened to be read.
+    pub(crate) fn record_read(&self) {
+        let _ = touch(&self.read);
     }
 
     // Files that the run created itself

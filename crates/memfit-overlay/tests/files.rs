@@ -91,6 +91,28 @@ fn a_checkpoint_is_seen_and_can_be_renamed_linked_copied_and_removed() {
 }
 
 #[test]
+fn a_redirected_file_that_is_read_is_recorded() {
+    run(
+        "a_redirected_file_that_is_read_is_recorded",
+        |user| fs::write(user.join("log"), "the user's").unwrap(),
+        |user| {
+            let is_recorded = || RunDir::from_env().unwrap().read_back().exists();
+            count_writer(true);
+            fs::write(user.join("saved"), b"PK\x03\x04 and more").unwrap();
+            count_writer(false);
+            assert_eq!(fs::read_to_string(user.join("log")).unwrap(), "the user's");
+            fs::write(user.join("log"), "the script's").unwrap();
+            assert_eq!(fs::read_to_string(user.join("log")).unwrap(), "the script's");
+            assert_eq!(names(user), ["log", "saved"]);
+            assert!(!is_recorded(), "it was only written");
+            fs::read(user.join("saved")).unwrap();
+            assert!(is_recorded());
+        },
+        |_| {},
+    );
+}
+
+#[test]
 fn the_users_files_stay_whatever_the_script_does() {
     run(
         "the_users_files_stay_whatever_the_script_does",

@@ -117,6 +117,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
                 may_be_overlaid(facts, &exception.message)
             }
             Remark::FilesKept => false,
+            Remark::Checkpoints => facts.read_back,
             // Of what is made up, only the name of a class may be part of a path.
             Remark::SyntheticData if is_file_error(exception) => {
                 facts.cause.sampled && exception.message.contains(MADE_UP_CLASS)

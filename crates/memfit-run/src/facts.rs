@@ -91,6 +91,8 @@ pub struct Facts {
     pub(crate) stopped_at: Option<String>,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
+    /// `true` if the script has read a checkpoint among them.
+    pub(crate) read_back: bool,
     /// Possible causes of that exception.
     pub(crate) cause: Cause,
     /// The interpreter that ran the script.
@@ -335,6 +337,7 @@ pub(crate) fn gather(
             .as_ref()
             .map(|_| overlaid::names(&stage.run_dir().overlay_tree()))
             .unwrap_or_default(),
+        read_back: stage.run_dir().read_back().exists(),
         cause: uncaught.map(|(_, cause)| cause).unwrap_or_default(),
         on_host: inbox.processes.values().find_map(|speaker| speaker.on_host.clone()),
         torch: inbox

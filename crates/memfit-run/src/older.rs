@@ -41,7 +41,7 @@ const GONE_FROM_PANDAS: &[(&str, &str)] = &[
 ];
 
 /// PyYAML's message about an argument that it requires, and the first release that does.
-const GONE_FROM_YAML: &[(&str, &str)] = &[("load() missing 1 required positional argument: 'Loader'", "6")];
+const GONE_FROM_YAML: &[(&str, &str)] = &[("missing 1 required positional argument: 'Loader'", "6")];
 
 /// PyTorch's messages about what it no longer takes, and what takes its place. A new script may have made the
 /// same mistake, so its age is not guessed.
@@ -116,6 +116,11 @@ const GONE_FROM_STANDARD_LIBRARY: &[(&str, &str, &str)] = &[
     ("module 'fractions' has no attribute 'gcd'", "3.8", "`math.gcd` replaces it"),
     ("module 'inspect' has no attribute 'getargspec'", "3.10", "`inspect.getfullargspec` replaces it"),
     ("module 'time' has no attribute 'clock'", "3.7", "`time.perf_counter` replaces it"),
+    (
+        "Population must be a sequence.  For dicts or sets, use sorted(d)",
+        "3.10",
+        "`random.sample` takes a list: `random.sample(sorted(items), count)`",
+    ),
 ];
 
 /// Messages that made-up values may cause as well: a sample or a label of another shape.
@@ -257,6 +262,11 @@ mod tests {
                 "`collections.abc`",
             ),
             ("AttributeError", "module 'time' has no attribute 'clock'", "`time.perf_counter`"),
+            (
+                "TypeError",
+                "Population must be a sequence.  For dicts or sets, use sorted(d).",
+                "`random.sample(sorted(items), count)`",
+            ),
         ] {
             let hint = found(kind, message, "").unwrap();
             assert!(hint.contains(now) && hint.contains("or older"), "{hint}");
@@ -281,9 +291,10 @@ mod tests {
         assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
         let week = hint("'DatetimeIndex' object has no attribute 'weekofyear'").unwrap();
         assert!(week.contains("`/v/bin/python -m pip install 'pandas<2'`"), "{week}");
-        assert!(
-            hint("load() missing 1 required positional argument: 'Loader'").unwrap().contains("'pyyaml<6'")
-        );
+        for function in ["load", "load_all", "full_load"] {
+            let message = format!("{function}() missing 1 required positional argument: 'Loader'");
+            assert!(hint(&message).unwrap().contains("'pyyaml<6'"), "{function}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
     let whole = module == root;
     if let Some((folder, path)) = folders.iter().find_map(|folder| empty_submodule(folder, module)) {
         return Some(format!(
-            "the folder `{path}` is a git submodule of the script's project, and empty: `git -C {} submodule update --init --recursive` fills it",
+            "the folder `{path}` is a git submodule of the script's project, and empty: `git -C {} submodule update --init --recursive` fills it; the project's README says whether it is then to be installed (`pip install {path}`)",
             folder.display()
         ));
     }
@@ -122,7 +122,8 @@ fn empty_submodule(folder: &Path, module: &str) -> Option<(PathBuf, String)> {
         .lines()
         .filter_map(|line| Some(line.trim().strip_prefix("path")?.trim().strip_prefix('=')?.trim()));
     let path = paths.find(|path| {
-        let name = path.rsplit('/').next().unwrap_or_default();
+        // The folder of the package `simple_knn` is `simple-knn`.
+        let name = path.rsplit('/').next().unwrap_or_default().replace('-', "_");
         module.split('.').any(|part| part == name)
     })?;
     let is_empty = fs::read_dir(folder.join(path)).map_or(true, |mut entries| entries.next().is_none());
@@ -307,6 +308,9 @@ mod tests {
             "below another package"
         );
         assert_eq!(said("einops"), None);
+        let listed = format!("{listed}[submodule \"knn\"]\n\tpath = third/simple-knn\n");
+        fs::write(top.join(".gitmodules"), listed).unwrap();
+        assert!(said("simple_knn._C").unwrap().contains("`third/simple-knn` is a git submodule"));
         fs::write(top.join("third/tacotron2/layers.py"), "").unwrap();
         assert_eq!(said("tacotron2.text"), None);
     }

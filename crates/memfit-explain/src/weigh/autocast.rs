@@ -1,9 +1,9 @@
 //! Detection of autocast in the forward pass, from the source around the model's call or from the allocated
 //! blocks; and what it would save.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use memfit_recording::StackId;
+use memfit_recording::{StackId, TextId};
 use memfit_vocabulary::Category;
 
 use crate::analysis::Analysis;
@@ -61,13 +61,20 @@ fn is_around_the_call(analysis: &Analysis<'_>) -> bool {
 /// before a matrix product: the same line also allocates the product.
 fn weights_are_cast(analysis: &Analysis<'_>) -> bool {
     let timeline = &analysis.timeline;
+    let forward = timeline.lives.iter().filter(|life| life.role == Role::Forward);
+    let called: HashSet<TextId> =
+        forward.map(|life| life.block.module).filter(|module| *module != TextId::NONE).collect();
+    // Memory may run out before all modules are called.
+    let is_called = |owner: TextId| called.is_empty() || owner == TextId::NONE || called.contains(&owner);
     let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
     // Sizes allocated by the forward pass, by line.
     let mut made: HashMap<StackId, BTreeMap<u64, u64>> = HashMap::new();
     for life in &timeline.lives {
         let role = timeline.origins.get(life.block.stack).role;
         match life.category {
-            Category::Parameters if life.requested_bytes() >= MIN_WEIGHT_BYTES => {
+            Category::Parameters
+                if life.requested_bytes() >= MIN_WEIGHT_BYTES && is_called(life.block.owner) =>
+            {
                 *weights.entry(life.requested_bytes()).or_default() += 1;
             }
             Category::Parameters | Category::Gradients | Category::Optimizer | Category::Buffers => {}

@@ -160,7 +160,7 @@ pub static FAMILIES: &[Family] = &[
         source: "CUDALoops.cuh and OffsetCalculator.cuh",
     },
     Family {
-        name: "arange",
+        name: "ranges",
         kernels: Kernels::Named(&["elementwise_kernel_with_index"]),
         effect: EffectSource::Signature(|signature| {
             Elementwise::from_signature(signature).map(Effect::Elementwise)

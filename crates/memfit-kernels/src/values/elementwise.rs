@@ -1,8 +1,9 @@
 //! PyTorch's elementwise kernels: the elements that a launch computes, and their operands.
 
 use super::{
-    functor::{Functor, Rule, enclosing},
+    functor::{Functor, Rule},
     number::{Type, Value},
+    range::Range,
 };
 use crate::{
     launch::Arguments,
@@ -31,8 +32,8 @@ enum Form {
     Unrolled { strided_inputs: bool, strided_output: bool, cast: bool },
     /// Count, and a lambda that holds offsets, addresses, functor and perhaps the tensors' types.
     Strided { cast: bool },
-    /// Count, first value and step, address.
-    Range(Type),
+    /// Count, and the numbers that define a range, address.
+    Range(Range),
 }
 
 /// An elementwise kernel.
@@ -50,9 +51,9 @@ pub(crate) struct Elementwise {
 /// Output and inputs of the widest functor.
 const MAX_TENSORS: usize = 8;
 /// Maximum elements that are computed, for types whose values scripts read.
-const MAX_INTEGERS: usize = 1 << 16;
+pub(super) const MAX_INTEGERS: usize = 1 << 16;
 /// The same for floating-point numbers, which are mostly pixels and weights.
-const MAX_REALS: usize = 1 << 12;
+pub(super) const MAX_REALS: usize = 1 << 12;
 /// Maximum elements that are written one by one.
 const MAX_SCATTERED: usize = 1 << 6;
 
@@ -103,15 +104,8 @@ impl Elementwise {
                 })
             }
             "elementwise_kernel_with_index" => {
-                let lambda = signature.template(1)?;
-                let position = lambda.rsplit("{lambda()#").next()?.split('}').next()?.parse().ok()?;
-                let kind = Type::from_dispatch(position)?;
-                (enclosing(lambda) == "arange_cuda_out").then_some(Self {
-                    form: Form::Range(kind),
-                    functor: None,
-                    inputs: 0,
-                    element: 4.0,
-                })
+                let range = Range::from_cpp(signature.template(1)?)?;
+                Some(Self { form: Form::Range(range), functor: None, inputs: 0, element: 4.0 })
             }
             _ => None,
         }
@@ -130,8 +124,8 @@ impl Elementwise {
     /// Bytes that a launch reads and writes. Broadcast data is read from memory once, then from the cache.
     pub(crate) fn bytes(&self, arguments: Arguments) -> Option<f64> {
         let count = f64::from(arguments.get::<i32>(0).filter(|count| *count > 0)?);
-        if let Form::Range(kind) = self.form {
-            return Some(count * kind.size() as f64);
+        if let Form::Range(range) = self.form {
+            return Some(count * range.kind().size() as f64);
         }
         let size = |tensor: usize| match &self.functor {
             Some(functor) if tensor == 0 => functor.output.size() as f64,
@@ -184,9 +178,8 @@ impl Elementwise {
                 let start = Strides::bytes(all).next_multiple_of(8) + 8 * all;
                 vec![4..=4, fields(start, if cast { all } else { 0 })]
             }
-            Form::Range(kind) => {
-                let math = if kind.is_integer() { Type::I64 } else { kind.for_arithmetic() };
-                let lambda = capturing(2 * math.size());
+            Form::Range(range) => {
+                let lambda = capturing(range.fields());
                 vec![4..=8, lambda..=lambda, 8..=8]
             }
         }
@@ -194,8 +187,8 @@ impl Elementwise {
 
     /// Applies a launch.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-        if let Form::Range(kind) = self.form {
-            return apply_range(kind, arguments, memory);
+        if let Form::Range(range) = self.form {
+            return range.apply(arguments, memory);
         }
         let tensors = self.tensors(arguments)?;
         if tensors.count == 0 {
@@ -428,29 +421,4 @@ fn write_output(bytes: &[u8], origin: Origin, tensors: &Tensors, work: &Work, me
     } else {
         memory.forget(start, work.strides.span(0, size));
     }
-}
-
-/// `arange`: the first value and the step have the type in which the kernel computes.
-fn apply_range(kind: Type, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-    let (count, target) = (arguments.get::<i32>(0)?, arguments.get::<u64>(2)?);
-    let count = usize::try_from(count).unwrap_or(0);
-    let math = kind.for_arithmetic();
-    let most = if kind.is_integer() { MAX_INTEGERS } else { MAX_REALS };
-    // Small integers are computed in 64 bits.
-    let math = if math.is_integer() { Type::I64 } else { math };
-    let fields = arguments.bytes(1, 2 * math.size()).unwrap_or_default();
-    let first = math.load(&fields);
-    let step = fields.get(math.size()..).and_then(|rest| math.load(rest));
-    let (Some(first), Some(step), true) = (first, step, count <= most) else {
-        memory.forget(target, (count * kind.size()) as u64);
-        return Some(());
-    };
-    let mut bytes = vec![0; count * kind.size()];
-    for (index, element) in bytes.chunks_exact_mut(kind.size()).enumerate() {
-        let index = Value::Int(index as i64);
-        let distance = math.round(step.combine(index, i64::wrapping_mul, |step, index| step * index));
-        kind.store(first.combine(distance, i64::wrapping_add, |first, distance| first + distance), element);
-    }
-    memory.write(target, &bytes, Origin::True);
-    Some(())
 }

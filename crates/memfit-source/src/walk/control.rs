@@ -227,7 +227,12 @@ impl<'a> Walker<'a> {
             }
         }
         if !complete {
-            deltas.push(super::env::Delta::of_no_branch(&deltas));
+            let mut none = super::env::Delta::of_no_branch(&deltas);
+            // After `if isinstance(x, torch.Tensor): x = x.item()`, no graph is left in `x`.
+            if let ([taken], Some(name)) = (&deltas[..], tested_for_tensor(&node.test)) {
+                none.bind_as_in(taken, name);
+            }
+            deltas.push(none);
         }
         merge(&mut self.frame.env, &mut self.graphs, &deltas);
         // Code after `if …: continue` is the other branch.
@@ -382,6 +387,25 @@ fn taken_with_next(body: &[Stmt]) -> Option<(&Expr, &Expr)> {
 }
 
 /// Returns `true` for `if __name__ == "__main__":`.
+/// Name of which a condition tests that it is a tensor.
+fn tested_for_tensor(test: &Expr) -> Option<&str> {
+    let Expr::Call(call) = test else { return None };
+    let last_name = |expression: &'_ Expr| match expression {
+        Expr::Name(name) => Some(name.id.to_string()),
+        Expr::Attribute(attribute) => Some(attribute.attr.id.to_string()),
+        _ => None,
+    };
+    let tests = match (last_name(&call.func)?.as_str(), &*call.arguments.args) {
+        ("is_tensor", [_]) => true,
+        ("isinstance", [_, kind]) => last_name(kind).as_deref() == Some("Tensor"),
+        _ => false,
+    };
+    match call.arguments.args.first() {
+        Some(Expr::Name(name)) if tests => Some(name.id.as_str()),
+        _ => None,
+    }
+}
+
 fn is_main(test: &Expr) -> bool {
     match test {
         Expr::Compare(node) => matches!(&*node.left, Expr::Name(name) if name.id.as_str() == "__name__"),

@@ -334,6 +334,13 @@ impl Delta<'_> {
         none
     }
 
+    /// Adds what another branch binds a name to.
+    pub(super) fn bind_as_in(&mut self, branch: &Self, name: &str) {
+        if let Some((name, binding)) = branch.names.get_key_value(name) {
+            self.names.insert(*name, binding.clone());
+        }
+    }
+
     /// Keeps only changes to graphs.
     pub(super) fn forget_names(&mut self) {
         self.names.clear();

@@ -51,9 +51,12 @@ class KeptBatches:
             self.iterations = []
             with contextlib.suppress(Exception):
                 self.iterations = self.torch.load(self.file, weights_only=True)
-            # The empty file shows that no other try has to write one.
-            with open(self.file, "wb"):
+            # The empty file shows that no other try has to write one. It replaces the file, from which the
+            # batches may be mapped.
+            empty = f"{self.file}.empty"
+            with open(empty, "wb"):
                 pass
+            os.replace(empty, self.file)
 
     # In a try
 

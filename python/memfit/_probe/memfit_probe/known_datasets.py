@@ -31,6 +31,10 @@ KNOWN = {
     "EuroSAT": ("RGB", 64, 64, 10, 27_000),
     "FakeData": None,
 }
+# Those whose images all have that size.
+OF_ONE_SIZE = frozenset(
+    ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST", "SVHN", "STL10", "EuroSAT")
+)
 # Numbers of samples of their other parts, by what the constructor stores of its arguments.
 PARTS = {
     "CIFAR10": {False: 10_000},

@@ -4,7 +4,15 @@ torchvision data sets, by images of their size. The script's own transforms run 
 
 from . import hub_rows, imports, metrics, mmpretrain_data, network, timm_data, unset
 from .described import Described
-from .known_datasets import DEFAULT_SAMPLES, KNOWN, as_stated, contents, picture, usual_length
+from .known_datasets import (
+    DEFAULT_SAMPLES,
+    KNOWN,
+    OF_ONE_SIZE,
+    as_stated,
+    contents,
+    picture,
+    usual_length,
+)
 from .lacking_data import (
     ABSENT,
     GRAPH_LIBRARIES,
@@ -18,6 +26,8 @@ from .wrapping import alike
 
 # Words of PyTorch's errors about types of elements.
 OF_TYPES = ("dtype", "scalar type", "Input type (")
+# Words of its errors about channels and features, which follow from the size of a sample alone.
+OF_SIZES = ("doesn't match the broadcast shape", "shapes cannot be multiplied", "channels, but got")
 # Attributes of torchvision's data sets that depend on the samples.
 CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
 # Names that scripts give to the labels of all samples, and to the number of classes, and the maximum that are
@@ -51,6 +61,8 @@ class SyntheticData:
         self.standard = set()
         # `True` if the script has read anything from a synthetic data set but its length.
         self.used = False
+        # `True` while all samples have the size of those that they replace.
+        self.exact = True
 
     def arm(self):
         data = self.session.torch.utils.data
@@ -64,14 +76,18 @@ class SyntheticData:
         timm_data.arm(imports, self)
         return self
 
-    def note(self, what):
+    def note(self, what, exact=False):
+        """Report a replacement, and whether all of its samples have the size of those that they replace."""
+        self.exact &= exact
         self.session.remark("synthetic-data", what=what)
 
     def may_reach(self, exception):
         """Return `False` if nothing of a synthetic data set was read, so that none can have caused this."""
-        # Samples in place of torchvision's own have their types.
-        if not self.samples and any(words in str(exception) for words in OF_TYPES):
-            return False
+        # Samples in place of torchvision's own have their types, and most have their size.
+        if not self.samples:
+            certain = OF_TYPES + OF_SIZES if self.exact else OF_TYPES
+            if any(words in str(exception) for words in certain):
+                return False
         lacks = "_memfit_length" in getattr(getattr(exception, "obj", None), "__dict__", ())
         return self.used or lacks or self.session.loaders.iterated
 
@@ -314,7 +330,8 @@ class SyntheticData:
             )
             keep(dataset, **contents(self.session.torch, name, dataset._memfit_length, classes))
         self.used = used
-        self.note(f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)")
+        what = f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)"
+        self.note(what, exact=name in OF_ONE_SIZE)
 
     def _told_unset(self, dataset, name):
         self.used = True
