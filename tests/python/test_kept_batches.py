@@ -158,8 +158,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
+# Creates its generator when it is first iterated, as Accelerate's sampler does.
 class Late(Sampler):
-    """Creates its generator when it is first iterated, as Accelerate's sampler does."""
     generator = None
     def __init__(self, count): self.count = count
     def __len__(self): return self.count
