@@ -328,7 +328,8 @@ def test_a_library_distributes_a_script_with_its_own_settings(library: str, tmp_
     assert chosen["micro_batch"] == 16
     assert [rank["rank"] for rank in chosen["ranks"]] == [0, 1]
     file = (tmp_path / "plan.toml").read_text()
-    assert f'framework = "{library}"' in file and 'block_classes = ["Block"]' in file
+    assert f'framework = "{library}"' in file
+    assert 'block_classes = ["Block"]' in file
     if library == "transformers":
         assert answer["patch"]["proof"]["verdict"] == "fits", answer["patch"]
         assert "+arguments = TrainingArguments" in answer["patch"]["diff"]
