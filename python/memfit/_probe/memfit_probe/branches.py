@@ -4,9 +4,10 @@ import ast
 import functools
 import linecache
 
-from . import flows
+from . import flows, shown_texts
 
-# Statements that leave a block: what follows them does not run.
+# Functions that make no work, and statements that leave a block: what follows them does not run.
+HARMLESS = ("_exit", "exit", "zero_grad")
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 
 
@@ -19,6 +20,27 @@ def works_if(frame):
     path, line = frame.f_code.co_filename, frame.f_lineno
     begin, end = flows.span(frame.f_code, frame.f_lasti) or ((line, None), (line, None))
     return _works_if(path, begin, end)
+
+
+def may_work(frame):
+    """Return `True` if a block that depends on a condition may do more than to leave or to show something."""
+    begin, end = flows.span(frame.f_code, frame.f_lasti) or ((frame.f_lineno, None), (frame.f_lineno, None))
+    for statement, _ in _statements(frame.f_code.co_filename):
+        if _holds(statement.test, begin, end):
+            return not (_only_leaves(statement.body) or (statement.orelse and _only_leaves(statement.orelse)))
+    return True
+
+
+def _only_leaves(block):
+    *before, last = block
+    return all(map(_tells, before)) and (isinstance(last, (*LEAVING, ast.Pass)) or _tells(last))
+
+
+def _tells(statement):
+    """Return `True` if a statement only shows something, skips a step or ends the script."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    name = shown_texts.called(call.func) if isinstance(call, ast.Call) else None
+    return name in shown_texts.SHOWING or name in HARMLESS
 
 
 @functools.lru_cache(maxsize=1024)
