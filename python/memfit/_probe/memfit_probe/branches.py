@@ -6,7 +6,9 @@ import linecache
 
 from . import flows, shown_texts
 
-# Functions that make no work, and statements that leave a block: what follows them does not run.
+# Functions that check for finite values, ...
+CHECKS = ("isfinite", "isinf", "isnan")
+# ... those that make no work, and statements that leave a block: what follows them does not run.
 HARMLESS = ("_exit", "exit", "zero_grad")
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 
@@ -22,16 +24,39 @@ def works_if(frame):
     return _works_if(path, begin, end)
 
 
+def is_check(frame):
+    """Return `True` if the condition that a frame evaluates is a check for finite values in an `if`."""
+    statement = _statement(frame)
+    return statement is not None and any(
+        isinstance(node, ast.Call) and shown_texts.called(node.func) in CHECKS
+        for node in ast.walk(statement.test)
+    )
+
+
 def may_work(frame):
     """Return `True` if a block that depends on a condition may do more than to leave or to show something."""
+    statement = _statement(frame)
+    return statement is None or not any(map(_only_leaves, (statement.body, statement.orelse)))
+
+
+def _statement(frame):
+    """Return the `if` statement whose condition a frame evaluates, or `None`."""
     begin, end = flows.span(frame.f_code, frame.f_lasti) or ((frame.f_lineno, None), (frame.f_lineno, None))
-    for statement, _ in _statements(frame.f_code.co_filename):
-        if _holds(statement.test, begin, end):
-            return not (_only_leaves(statement.body) or (statement.orelse and _only_leaves(statement.orelse)))
-    return True
+    return _statement_at(frame.f_code.co_filename, begin, end)
+
+
+@functools.lru_cache(maxsize=1024)
+def _statement_at(path, begin, end):
+    for statement, _ in _statements(path):
+        whole = begin[1] is not None and _span(statement) == (begin, end)
+        if whole or _holds(statement.test, begin, end):
+            return statement
+    return None
 
 
 def _only_leaves(block):
+    if not block:
+        return False
     *before, last = block
     return all(map(_tells, before)) and (isinstance(last, (*LEAVING, ast.Pass)) or _tells(last))
 

@@ -8,10 +8,10 @@ import functools
 import math
 import sys
 
-from . import factorizations, unknown_floats
+from . import branches, factorizations, unknown_floats
 
 # Correct scripts pass a check for finite values, but may do more than to stop where one fails.
-CHECKS = ("isfinite", "isinf", "isnan")
+CHECKS = branches.CHECKS
 # Functions of PyTorch that make tensors of numbers.
 CONSTRUCTORS = ("tensor", "as_tensor", "scalar_tensor", "full", "full_like")
 # Those whose numbers decide how long the tensor is. A count is its own bound there, as in every size.

@@ -46,7 +46,7 @@ CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3
 REPEATED = frozenset(10**power for power in range(3, 10))
 # The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
 DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
-# That a count, which has bounds, affects control flow: in a way that is not seen, or as a condition.
+# That a count, which has bounds, affects control flow: unseen, or as a condition.
 COUNT_DECIDES, TRUTH = b"deciding-count", b"unknown-truth"
 COPIED = b"copied-data"
 # Bytes that are compared with what the device knows at once.
@@ -123,9 +123,8 @@ class Reads:
         self.watched.watch(self.session.torch)
         asserts.make_progress(self.session.torch)
         imports.before_compiling(self._leave)
-        written = (self.number, self.bounded, self.count, self.scale, self.integer)
-        imports.after(
-            "yaml.representer", lambda module: unknown_floats.write_in_yaml(module, written, self.decides)
+        unknown_floats.write_in_yaml(
+            (self.number, self.bounded, self.count, self.scale, self.integer), self.decides
         )
 
     def _leave(self):
@@ -157,6 +156,8 @@ class Reads:
                 self.files.read(self.decides)
                 return self._whole(result)
             if integers or known.assumptions() == assumed:
+                if type(result) is bool and branches.is_check(sys._getframe(1)):
+                    return self._check(result, sys._getframe(1))
                 return self._needed(sys._getframe(1), result) if name == "__bool__" else result
             if type(result) is not bool:
                 return self._counted(name, result)
@@ -344,12 +345,12 @@ class Reads:
 
     def _check(self, truth, frame):
         """Return the result of a check for finite values, inverted if this run inverts it. One that only
-        stops a training, or tells of it, is passed.
+        stops a training, or tells of it, is passed, and so are those of libraries.
         """
-        if asserts.holds(frame) is not None or not branches.may_work(frame):
+        library = is_library(frame.f_code.co_filename)
+        if library or asserts.holds(frame) is not None or not branches.may_work(frame):
             return truth
-        self.known.assumed(TRUTH)
-        return self.condition(truth)
+        return self._count_condition(truth)
 
     def _inverts(self):
         """Return `True` if this run inverts the condition that the caller evaluates: at some places or at

@@ -11,6 +11,8 @@ ask `__torch_function__`. Texts and pickles are not followed, but it is known wh
 import math
 import sys
 
+from . import imports
+
 # Operators whose result is followed.
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 # Those of which the other operand is the divisor.
@@ -291,10 +293,8 @@ def integer_kind(condition):
     return UnknownInteger
 
 
-def write_in_yaml(module, kinds, decides):
-    """Let the module `yaml.representer`, which asks for the type of a value, write such numbers as plain
-    ones.
-    """
+def write_in_yaml(kinds, decides):
+    """Let the package `yaml`, which asks for the type of a value, write such numbers as plain ones."""
 
     def represent(dumper, number):
         decides()
@@ -302,6 +302,9 @@ def write_in_yaml(module, kinds, decides):
             return dumper.represent_float(plain(number))
         return dumper.represent_int(int.__pos__(number))
 
-    for each in (module.SafeRepresenter, module.Representer):
-        for kind in kinds:
-            each.add_representer(kind, represent)
+    def listen(module):
+        for each in (module.SafeRepresenter, module.Representer):
+            for kind in kinds:
+                each.add_representer(kind, represent)
+
+    imports.after("yaml.representer", listen)
