@@ -19,44 +19,59 @@ def works_if(frame):
 
     A `while` statement, and an `if` that breaks out of one, would run on for as long as it is true.
     """
-    path, line = frame.f_code.co_filename, frame.f_lineno
-    begin, end = flows.span(frame.f_code, frame.f_lasti) or ((line, None), (line, None))
-    return _works_if(path, begin, end)
+    statement, loop, is_negated = _statement(frame)
+    if statement is None or (isinstance(loop, ast.While) and isinstance(statement.body[-1], ast.Break)):
+        return False
+    leaves = isinstance(statement.body[-1], LEAVING)
+    return leaves or bool(statement.orelse) if is_negated else not leaves
 
 
-def is_check(frame):
-    """Return `True` if the condition that a frame evaluates is a check for finite values in an `if`."""
-    statement = _statement(frame)
-    return statement is not None and any(
-        isinstance(node, ast.Call) and shown_texts.called(node.func) in CHECKS
-        for node in ast.walk(statement.test)
-    )
+def is_check(frame, truth):
+    """Return `True` if the condition that a frame evaluates is a check for finite values in an `if`, and the
+    branch that this truth does not choose may do more than to leave or to show something.
+    """
+    statement, *_ = _statement(frame)
+    if statement is None or not may_work(frame, truth):
+        return False
+    calls = (node for node in ast.walk(statement.test) if isinstance(node, ast.Call))
+    return any(shown_texts.called(call.func) in CHECKS for call in calls)
 
 
-def may_work(frame):
-    """Return `True` if a block that depends on a condition may do more than to leave or to show something."""
-    statement = _statement(frame)
-    return statement is None or not any(map(_only_leaves, (statement.body, statement.orelse)))
+def may_work(frame, truth):
+    """Return `True` if the branch that the truth of a condition does not choose may do more than to leave or
+    to show something.
+    """
+    statement, _, is_negated = _statement(frame)
+    if statement is None:
+        return True
+    if truth == is_negated:
+        return not _only_leaves(statement.body)
+    if not statement.orelse:
+        return isinstance(statement.body[-1], LEAVING)
+    return not _only_leaves(statement.orelse)
 
 
 def _statement(frame):
-    """Return the `if` statement whose condition a frame evaluates, or `None`."""
+    """Return the `if` statement whose condition a frame evaluates, the loop around it, and if the condition
+    is negated there; `None` for a statement that is not found.
+    """
     begin, end = flows.span(frame.f_code, frame.f_lasti) or ((frame.f_lineno, None), (frame.f_lineno, None))
     return _statement_at(frame.f_code.co_filename, begin, end)
 
 
 @functools.lru_cache(maxsize=1024)
 def _statement_at(path, begin, end):
-    for statement, _ in _statements(path):
-        whole = begin[1] is not None and _span(statement) == (begin, end)
-        if whole or _holds(statement.test, begin, end):
-            return statement
-    return None
+    for statement, loop in _statements(path):
+        if begin[1] is not None and _span(statement) == (begin, end):
+            # Python 3.11 gives the place of the whole statement for a tensor that it tests itself.
+            return statement, loop, _is_negation(statement.test)
+        negated = _negations(statement.test, begin, end)
+        if negated is not None:
+            return statement, loop, negated
+    return None, None, False
 
 
 def _only_leaves(block):
-    if not block:
-        return False
     *before, last = block
     return all(map(_tells, before)) and (isinstance(last, (*LEAVING, ast.Pass)) or _tells(last))
 
@@ -66,23 +81,6 @@ def _tells(statement):
     call = statement.value if isinstance(statement, ast.Expr) else None
     name = shown_texts.called(call.func) if isinstance(call, ast.Call) else None
     return name in shown_texts.SHOWING or name in HARMLESS
-
-
-@functools.lru_cache(maxsize=1024)
-def _works_if(path, begin, end):
-    for statement, loop in _statements(path):
-        if begin[1] is not None and _span(statement) == (begin, end):
-            # Python 3.11 gives the place of the whole statement for a tensor that it tests itself.
-            negated = _is_negation(statement.test)
-        else:
-            negated = _negations(statement.test, begin, end)
-        if negated is None:
-            continue
-        leaves = isinstance(statement.body[-1], LEAVING)
-        if isinstance(loop, ast.While) and isinstance(statement.body[-1], ast.Break):
-            return False
-        return leaves or bool(statement.orelse) if negated else not leaves
-    return False
 
 
 def _is_negation(test):

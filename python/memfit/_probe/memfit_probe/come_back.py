@@ -5,6 +5,7 @@ changed since it read the first unknown number, or lists a folder with files tha
 something may depend on the number. It may not: a further run tells.
 """
 
+import contextlib
 import os
 import sys
 
@@ -63,15 +64,15 @@ class ComeBack:
             self._decide()
 
     def _happens(self, event, values):
-        if event == "open":
-            path, _, flags = values
-            comes_back = self._is_read(path, flags)
-        else:
-            comes_back = (
-                event in LISTINGS and shown_texts.NAMED in self.uses and self._is_new(values[0] or os.curdir)
-            )
-        if comes_back:
-            self._decide()
+        # A script must not fail because a file is looked at.
+        with contextlib.suppress(Exception):
+            if event == "open":
+                comes_back = self._is_read(values[0], values[2])
+            else:
+                listed = event in LISTINGS and shown_texts.NAMED in self.uses
+                comes_back = listed and self._is_new(values[0] or os.curdir)
+            if comes_back:
+                self._decide()
 
     def _decide(self):
         for decides in self.deciding:

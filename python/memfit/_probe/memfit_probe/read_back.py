@@ -156,8 +156,8 @@ class Reads:
                 self.files.read(self.decides)
                 return self._whole(result)
             if integers or known.assumptions() == assumed:
-                if type(result) is bool and branches.is_check(sys._getframe(1)):
-                    return self._check(result, sys._getframe(1))
+                if type(result) is bool:
+                    result = self._check(result, sys._getframe(1), branches.is_check)
                 return self._needed(sys._getframe(1), result) if name == "__bool__" else result
             if type(result) is not bool:
                 return self._counted(name, result)
@@ -166,7 +166,7 @@ class Reads:
                 return holds
             if known.conditions() == conditions:
                 self.decides_by_count()
-                return result
+                return self._check(result, sys._getframe(1), branches.is_check)
             # What the device would have answered, had it not inverted the condition.
             truth = result != (known.flips() != flips)
             if known.unknown_any() != unknown_any:
@@ -343,12 +343,12 @@ class Reads:
         """Return a comparison's result, inverted if this run inverts it."""
         return truth != self._inverts()
 
-    def _check(self, truth, frame):
+    def _check(self, truth, frame, is_check=branches.may_work):
         """Return the result of a check for finite values, inverted if this run inverts it. One that only
         stops a training, or tells of it, is passed, and so are those of libraries.
         """
-        library = is_library(frame.f_code.co_filename)
-        if library or asserts.holds(frame) is not None or not branches.may_work(frame):
+        passed = is_library(frame.f_code.co_filename) or asserts.holds(frame) is not None
+        if passed or not is_check(frame, truth):
             return truth
         return self._count_condition(truth)
 

@@ -39,6 +39,8 @@ BUFFERS = frozenset(
         "redirect_stdout",
     )
 )
+# Methods of the script's own to which libraries give texts: of a handler of logging, and of a file.
+RECEIVERS = ("emit", "write")
 # Functions that write values to a file which `load` reads.
 WRITERS = (("json", "dump"), ("yaml", "dump"), ("yaml", "safe_dump"), ("pickle", "dump"))
 # Constructors that read numbers.
@@ -90,6 +92,8 @@ def _is_unseen(node, source):
         return node.attr in TENSORS or node.attr in BUFFERS
     if isinstance(node, ast.Name):
         return node.id in BUFFERS
+    if isinstance(node, ast.FunctionDef):
+        return node.name in RECEIVERS and isinstance(source.parents[node], ast.ClassDef)
     if isinstance(node, ast.Constant):
         if _opens_to_update(node, source):
             return True
