@@ -68,13 +68,19 @@ DECIDED = {
     "a number in a checkpoint": "torch.save({'loss': number}, 'x.pt')\nif torch.load('x.pt')['loss'] > 1: many()",
     "a number in YAML": "import yaml\nif yaml.safe_load(yaml.safe_dump([number]))[0] > 1: many()",
     "a text of a tensor": "if float(f'{loss:.3f}') > 1: many()",
-    "a printed tensor": "if float(str(loss).split('(')[1].split(',')[0]) > 1: many()",
+    "a printed tensor": "if float(str(loss).split('(')[1].split(',')[0]) > 0.3: many()",
     "a certain token": "tokens = torch.nn.Linear(64, 50257, device=device)(computed(64).view(1, 64)).argmax(1)\n"
     "if tokens.item() == 50256: many()",
     "a certain token in a list": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)\n"
     "if 50256 in tokens.tolist(): many()",
     "a matrix without a factorization": "try: torch.linalg.cholesky(layer.weight @ layer.weight.T - 9)\n"
     "except torch.linalg.LinAlgError: many()",
+    "a handler of logging": "import logging\nlines = []\nclass Handler(logging.Handler):\n"
+    "    def emit(self, record): lines.append(record.getMessage())\n"
+    "logging.getLogger().addHandler(Handler()); logging.warning('%.3f', number)\n"
+    "if float(lines[0]) > 1: many()",
+    "another try after a number that is not finite": "for _ in range(2):\n"
+    "    if torch.isfinite(computed(9)).all(): break\n    many()",
     "a number that is not finite": "if not math.isfinite(number): many()",
     "a tensor that is not finite": "if torch.isnan(computed(9)).any(): many()",
     "a decimal number": "import decimal\nif decimal.Decimal(number) > 1: many()",
