@@ -81,6 +81,7 @@ DECIDED = {
     "if float(lines[0]) > 1: many()",
     "another try after a number that is not finite": "for _ in range(2):\n"
     "    if torch.isfinite(computed(9)).all(): break\n    many()",
+    "a function that checks": "def bad(x): return torch.isnan(x).any()\nwrong = bad(computed(9))\nif wrong: many()",
     "a number that is not finite": "if not math.isfinite(number): many()",
     "a tensor that is not finite": "if torch.isnan(computed(9)).any(): many()",
     "a decimal number": "import decimal\nif decimal.Decimal(number) > 1: many()",

@@ -8,6 +8,8 @@ from . import flows, shown_texts
 
 # Functions that check for finite values, ...
 CHECKS = ("isfinite", "isinf", "isnan")
+# ... and how often the result of one is returned or assigned, ...
+FLOWS = 2
 # ... those that make no work, and statements that leave a block: what follows them does not run.
 HARMLESS = ("_exit", "exit", "zero_grad")
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
@@ -27,14 +29,43 @@ def works_if(frame):
 
 
 def is_check(frame, truth):
-    """Return `True` if the condition that a frame evaluates is a check for finite values in an `if`, and the
-    branch that this truth does not choose may do more than to leave or to show something.
+    """Return `True` if the condition that a frame evaluates is a check for finite values, and the branch that
+    this truth does not choose may do more than to leave or to show something.
     """
+    path = frame.f_code.co_filename
     statement, *_ = _statement(frame)
-    if statement is None or not may_work(frame, truth):
-        return False
-    calls = (node for node in ast.walk(statement.test) if isinstance(node, ast.Call))
-    return any(shown_texts.called(call.func) in CHECKS for call in calls)
+    test = _expression(frame) if statement is None else statement.test
+    return test is not None and may_work(frame, truth) and not _names(test).isdisjoint(_checks(path))
+
+
+def _expression(frame):
+    """Return the whole expression in which a frame evaluates a condition, or its statement."""
+    source = shown_texts.source_of(frame.f_code.co_filename)
+    node = source.at(frame.f_code, frame.f_lineno, frame.f_lasti)
+    while isinstance(source.parents.get(node), ast.expr):
+        node = source.parents[node]
+    return node
+
+
+@functools.lru_cache(maxsize=64)
+def _checks(path):
+    """Return the names of checks: of functions that check for finite values, of the script's own functions
+    that call one, and of what these results are assigned to.
+    """
+    found, nodes = set(CHECKS), shown_texts.source_of(path).parents
+    for _ in range(FLOWS):
+        for node in nodes:
+            if isinstance(node, (ast.FunctionDef, ast.Assign)) and _names(node) & found:
+                targets = node.targets if isinstance(node, ast.Assign) else ()
+                found.update(getattr(each, "id", getattr(each, "attr", "")) for each in targets)
+                found.add(getattr(node, "name", ""))
+    return found - {""}
+
+
+def _names(node):
+    """Return the names of functions and variables that a part of the source reads."""
+    names = {getattr(each, "id", getattr(each, "attr", None)) for each in ast.walk(node)}
+    return names - {None}
 
 
 def may_work(frame, truth):
