@@ -69,8 +69,8 @@ class ComeBack:
             if event == "open":
                 comes_back = self._is_read(values[0], values[2])
             else:
-                listed = event in LISTINGS and shown_texts.NAMED in self.uses
-                comes_back = listed and self._is_new(values[0] or os.curdir)
+                # The folder does not change where a checkpoint goes to the run's own.
+                comes_back = event in LISTINGS and shown_texts.NAMED in self.uses and not _imports()
             if comes_back:
                 self._decide()
 
@@ -98,3 +98,9 @@ class ComeBack:
             return False
         others = name.endswith(CODE) or name.startswith((*SYSTEM, self.folder))
         return changed >= self.begun and not others and not any(part in name for part in COMPILED)
+
+
+def _imports():
+    """Return `True` if Python looks for a module."""
+    frames = frames_here()
+    return bool(frames) and frames[0].f_code.co_filename.startswith("<frozen importlib")
