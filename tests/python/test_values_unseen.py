@@ -48,6 +48,42 @@ DECIDED = {
     "a file of JSON": "with open('x.json', 'w') as file: json.dump(number, file)\n"
     "if json.load(open('x.json')) > 1: many()",
     "a pickle": "if pickle.loads(pickle.dumps(number)) > 1: many()",
+    "a file of text": "with open('x', 'w') as file: file.write(f'{number:.3f}')\n"
+    "if float(open('x').read()) > 1: many()",
+    "a printed file": "with open('x', 'w') as file: print('%.3f' % number, file=file)\n"
+    "if float(open('x').read()) > 1: many()",
+    "a table": "import csv\nwith open('x', 'w') as file: csv.writer(file).writerow([number])\n"
+    "if float(next(csv.reader(open('x')))[0]) > 1: many()",
+    "a log": "import logging\nlogging.basicConfig(filename='x', force=True)\n"
+    "logging.warning('loss %s', loss.item())\nif float(open('x').read().split()[-1]) > 1: many()",
+    "a file that is read where it was written": "with open('x', 'w+') as file:\n"
+    "    file.write(str(number)); file.seek(0)\n    if float(file.read()) > 1: many()",
+    "a text in memory": "text = io.StringIO(); text.write(str(number))\n"
+    "if float(text.getvalue()) > 1: many()",
+    "what is printed": "import contextlib\n"
+    "with contextlib.redirect_stdout(io.StringIO()) as text: print(number)\n"
+    "if float(text.getvalue()) > 1: many()",
+    "the name of a checkpoint": "import glob\ntorch.save(layer.state_dict(), f'x-{number:.3f}.pt')\n"
+    "if float(glob.glob('x-*')[0][2:-3]) > 1: many()",
+    "a number in a checkpoint": "torch.save({'loss': number}, 'x.pt')\nif torch.load('x.pt')['loss'] > 1: many()",
+    "a number in YAML": "import yaml\nif yaml.safe_load(yaml.safe_dump([number]))[0] > 1: many()",
+    "a text of a tensor": "if float(f'{loss:.3f}') > 1: many()",
+    "a printed tensor": "if float(str(loss).split('(')[1].split(',')[0]) > 0.3: many()",
+    "a certain token": "tokens = torch.nn.Linear(64, 50257, device=device)(computed(64).view(1, 64)).argmax(1)\n"
+    "if tokens.item() == 50256: many()",
+    "a certain token in a list": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)\n"
+    "if 50256 in tokens.tolist(): many()",
+    "a matrix without a factorization": "try: torch.linalg.cholesky(layer.weight @ layer.weight.T - 9)\n"
+    "except torch.linalg.LinAlgError: many()",
+    "a handler of logging": "import logging\nlines = []\nclass Handler(logging.Handler):\n"
+    "    def emit(self, record): lines.append(record.getMessage())\n"
+    "logging.getLogger().addHandler(Handler()); logging.warning('%.3f', number)\n"
+    "if float(lines[0]) > 1: many()",
+    "another try after a number that is not finite": "for _ in range(2):\n"
+    "    if torch.isfinite(computed(9)).all(): break\n    many()",
+    "a function that checks": "def bad(x): return torch.isnan(x).any()\nwrong = bad(computed(9))\nif wrong: many()",
+    "a number that is not finite": "if not math.isfinite(number): many()",
+    "a tensor that is not finite": "if torch.isnan(computed(9)).any(): many()",
     "a decimal number": "import decimal\nif decimal.Decimal(number) > 1: many()",
     "packed bytes": "import struct\nif struct.pack('d', number) != bytes(8): many()",
     "an array of Python's": "import array\nif array.array('d', [number])[0] > 1: many()",
@@ -118,6 +154,17 @@ TOLD = {
     "layer(torch.ones(1, 64, device=device)).sum().backward(); opt.step()\n"
     "torch.save({'model': layer.state_dict(), 'opt': opt.state_dict(), 'loss': number}, 'x.pt')\n"
     "found = torch.load('x.pt'); layer.load_state_dict(found['model']); opt.load_state_dict(found['opt'])",
+    "texts in files": "import os\ntorch.save(layer.state_dict(), f'x-{number:.3f}.pt')\n"
+    "with open('x.txt', 'w') as file: print(f'{loss:.3f}', number, file=file)\n"
+    "torch.save({'loss': number}, 'x.pt')\n"
+    "print(open('x.txt').read(), sorted(os.listdir()), torch.load('x.pt')['loss'])",
+    "a number in YAML": "import yaml\nyaml.safe_dump({'loss': number}, open('x.yaml', 'w'))\n"
+    "print(yaml.safe_load(open('x.yaml')))",
+    "names of tokens": "names = dict(enumerate('abcd' * 16)); tokens = layer.weight.argmax(1).tolist()\n"
+    "print(''.join(names[token] for token in tokens if token != 50256), tokens, np.array(tokens).dtype)",
+    "checks that stop": "if not math.isfinite(number) or torch.isnan(loss):\n"
+    "    print('loss', number); raise SystemExit(1)\n"
+    "try: torch.linalg.inv(layer.weight)\nexcept RuntimeError: print('no inverse')",
     "a total": "total = torch.zeros(2); total += number; total[1] = number; print(total)",
 }
 

@@ -21,8 +21,8 @@ CONSTANT = "LOAD_COMMON_CONSTANT"
 # Instructions between a value, the jump that tests it, and what follows. A call that runs often is made by
 # the instruction before `CALL` in Python 3.11.
 BETWEEN = ("CACHE", "TO_BOOL", "NOT_TAKEN", "EXTENDED_ARG", "PRECALL")
-# Functions that test the truth of what they are given, and return it.
-TESTS = ("all", "any", "bool")
+# Functions that test what they are given, and return the truth.
+TESTS = ("all", "any", "bool", "isfinite", "isinf", "isnan")
 # The instruction that raises an exception, ends of the names of those that tell an error, and beginnings of
 # the names of instructions that leave the block before.
 RAISE, ERRORS = "RAISE_VARARGS", ("Error", "Exception")

@@ -6,26 +6,38 @@ list them.
 
 import functools
 import math
+import sys
 
-from . import unknown_floats
+from . import branches, factorizations, unknown_floats
 
-# Correct scripts pass a check for finite values.
-CHECKS = ("isfinite", "isinf", "isnan")
+# Correct scripts pass a check for finite values, but may do more than to stop where one fails.
+CHECKS = branches.CHECKS
 # Functions of PyTorch that make tensors of numbers.
 CONSTRUCTORS = ("tensor", "as_tensor", "scalar_tensor", "full", "full_like")
 # Those whose numbers decide how long the tensor is. A count is its own bound there, as in every size.
 RANGES = ("arange", "linspace", "logspace")
 # Depth of the lists in which unknown numbers are looked for.
 DEPTH = 2
-# Answers a call of a function, once PyTorch is watched.
-_answer = None
+# Answers a call of a function, and the result of a check, once PyTorch is watched.
+_answer, _check = None, None
 
 
 def arm():
     """Replace the functions of `math`."""
     for name, function in list(vars(math).items()):
-        if callable(function) and not name.startswith("_") and name not in CHECKS:
-            setattr(math, name, _replaced(function))
+        if callable(function) and not name.startswith("_"):
+            setattr(math, name, _checked(function) if name in CHECKS else _replaced(function))
+
+
+def _checked(original):
+    @functools.wraps(original)
+    def check(*values):
+        result = original(*values)
+        if _check is not None and values and isinstance(values[0], unknown_floats.Followed):
+            return _check(result, sys._getframe(1))
+        return result
+
+    return check
 
 
 def _replaced(original):
@@ -41,18 +53,19 @@ def _replaced(original):
 class Watched:
     """Calls with unknown numbers among their arguments."""
 
-    def __init__(self, known, kinds, condition, varied):
+    def __init__(self, known, kinds, condition, check, varied):
         """`kinds` holds for each type of unknown numbers the type of floating-point results and the function
         to call when something depends on one; those of numbers that the device does not know come first.
-        Where the numbers are `varied`, conditions follow from them.
+        Where the numbers are `varied`, conditions follow from them. `check` is given the result of a check
+        for finite values and the frame that evaluates it, and may replace it.
         """
-        self.known, self.kinds, self.condition, self.varied = known, kinds, condition, varied
-        self.originals = []
+        self.known, self.kinds, self.condition, self.check = known, kinds, condition, check
+        self.varied, self.originals = varied, []
 
     def watch(self, torch):
         """Follow the calls from now on."""
-        global _answer
-        _answer = self._answer
+        global _answer, _check
+        _answer, _check = self._answer, self.check
         for name in (*CONSTRUCTORS, *RANGES):
             original = getattr(torch, name)
             self.originals.append((torch, name, original))
@@ -60,6 +73,7 @@ class Watched:
             setattr(torch, name, made)
             # TorchScript knows functions by their identity.
             torch.jit._builtins._register_builtin(made, f"aten::{name}")
+        self.originals += factorizations.watch(torch, self.known)
 
     def leave(self):
         """Put the constructors back: a compiler knows them, not these."""

@@ -15,6 +15,7 @@ from . import (
     assumed_lines,
     branches,
     channel,
+    come_back,
     device,
     flows,
     holdings,
@@ -45,7 +46,7 @@ CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3
 REPEATED = frozenset(10**power for power in range(3, 10))
 # The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
 DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
-# That a count, which has bounds, affects control flow: in a way that is not seen, or as a condition.
+# That a count, which has bounds, affects control flow: unseen, or as a condition.
 COUNT_DECIDES, TRUTH = b"deciding-count", b"unknown-truth"
 COPIED = b"copied-data"
 # Bytes that are compared with what the device knows at once.
@@ -78,18 +79,21 @@ class Reads:
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         others = session.setup["others"]
         varied = others["varied"]
-        self.number = unknown_floats.kind(self.decides, self.condition, self._untold, varied)
+        self.files = come_back.ComeBack()
+        self.number = unknown_floats.kind(self.decides, self.condition, self._untold, self.files.used, varied)
         # Random numbers, and what is computed from counts.
-        self.bounded = unknown_floats.kind(self.decides_by_count, self._count_condition, self._untold)
-        self.count = unknown_floats.count_kind(self.bounded, self.decides_by_count, self._count_condition)
+        bounded = (self.decides_by_count, self._count_condition)
+        self.bounded = unknown_floats.kind(*bounded, self._untold, self.files.used)
+        self.count = unknown_floats.count_kind(self.bounded, *bounded, self.files.used)
         kinds = {
             self.number: (self.number, self.decides),
             self.bounded: (self.bounded, self.decides_by_count),
             self.count: (self.bounded, self.decides_by_count),
         }
+        self.integer = unknown_floats.integer_kind(self.condition)
         # A scaler's scale, which is known but for the overflows that lower it.
-        self.scale = unknown_floats.kind(lambda: None, self._count_condition, self._untold)
-        self.watched = math_calls.Watched(known, kinds, self.condition, varied)
+        self.scale = unknown_floats.kind(lambda: None, self._count_condition, self._untold, self.files.used)
+        self.watched = math_calls.Watched(known, kinds, self.condition, self._check, varied)
         # Number of conditions on unknown values at each place.
         self.conditions = {}
         self.unseen = unseen_uses.Unseen()
@@ -113,11 +117,15 @@ class Reads:
         tensor.copy_ = self._copying_into(tensor.copy_)
         tensor.__setitem__ = self._setting(tensor.__setitem__)
         saved.arm(self)
+        self.files.arm(self.decides)
         scaler = self.session.torch.amp.GradScaler
         scaler.get_scale = self._scaling(scaler.get_scale)
         self.watched.watch(self.session.torch)
         asserts.make_progress(self.session.torch)
         imports.before_compiling(self._leave)
+        unknown_floats.write_in_yaml(
+            (self.number, self.bounded, self.count, self.scale, self.integer), self.decides
+        )
 
     def _leave(self):
         self.follows = False
@@ -144,7 +152,12 @@ class Reads:
                 integers = known.reading(0) != before
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
+            if integers and name in FOLLOWED and self.follows:
+                self.files.read(self.decides)
+                return self._whole(result)
             if integers or known.assumptions() == assumed:
+                if type(result) is bool:
+                    result = self._check(result, sys._getframe(1), branches.is_check)
                 return self._needed(sys._getframe(1), result) if name == "__bool__" else result
             if type(result) is not bool:
                 return self._counted(name, result)
@@ -153,7 +166,7 @@ class Reads:
                 return holds
             if known.conditions() == conditions:
                 self.decides_by_count()
-                return result
+                return self._check(result, sys._getframe(1), branches.is_check)
             # What the device would have answered, had it not inverted the condition.
             truth = result != (known.flips() != flips)
             if known.unknown_any() != unknown_any:
@@ -330,6 +343,15 @@ class Reads:
         """Return a comparison's result, inverted if this run inverts it."""
         return truth != self._inverts()
 
+    def _check(self, truth, frame, is_check=branches.may_work):
+        """Return the result of a check for finite values, inverted if this run inverts it. One that only
+        stops a training, or tells of it, is passed, and so are those of libraries.
+        """
+        passed = is_library(frame.f_code.co_filename) or asserts.holds(frame) is not None
+        if passed or not is_check(frame, truth):
+            return truth
+        return self._count_condition(truth)
+
     def _inverts(self):
         """Return `True` if this run inverts the condition that the caller evaluates: at some places or at
         all, and only the first times, since a loop may wait for it.
@@ -378,6 +400,7 @@ class Reads:
     def _counted(self, name, result):
         """Follow numbers with bounds that the script reads, or record that it may decide on them unseen."""
         if name in FOLLOWED and self.follows:
+            self.files.read(self.decides_by_count)
             if self.unseen.any():
                 self.decides_by_count()
             return self._followed(result, self.bounded)
@@ -387,6 +410,7 @@ class Reads:
     def _unknown(self, name, result):
         """Wrap or report unknown values that the script reads."""
         if name in FOLLOWED and self.follows:
+            self.files.read(self.decides)
             if self.unseen.any():
                 self.decides()
             return self._followed(result, self.number)
@@ -401,6 +425,12 @@ class Reads:
             replaced = kind is self.number and self.session.setup["others"]["number"] is not None
             return kind.of(result, 0.0) if replaced else kind(result)
         return self.count(result) if type(result) is int else result
+
+    def _whole(self, result):
+        """Follow unknown integers that the script reads."""
+        if type(result) is list:
+            return [self._whole(each) for each in result]
+        return self.integer(result) if type(result) is int else result
 
     def _untold(self, function, args, named):
         with self.session.torch._C.DisableTorchFunctionSubclass():

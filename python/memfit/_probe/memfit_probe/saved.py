@@ -47,6 +47,7 @@ class Saved:
         @functools.wraps(original)
         def load(*args, **kwargs):
             result = original(*args, **kwargs)
+            self.reads.files.loaded()
             if self.is_unknown and not self.reads.session.is_compiling():
                 for tensor in self._tensors(result):
                     self.reads.loaded(tensor)

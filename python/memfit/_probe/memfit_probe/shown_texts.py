@@ -28,6 +28,14 @@ PASSING_NAMES = """
     lower lstrip pformat replace repr reversed rjust rstrip str strip tuple upper wrap zfill
 """
 PASSING = frozenset(PASSING_NAMES.split())
+# Those of the former that name a file after a text.
+NAMING = frozenset(("save", "save_checkpoint", "save_model", "save_pretrained", "savefig"))
+# Functions and methods of installed packages whose result is a text of what they are given, or a number's.
+MAKING_NAMES = """
+    array2string array_repr array_str format join pformat repr str tabulate to_csv to_html to_json to_latex
+    to_markdown to_string to_yaml
+"""
+MAKING = frozenset(MAKING_NAMES.split())
 # Expressions that have the value of a part, or contain it.
 CONTAINERS = (
     ast.JoinedStr,
@@ -41,8 +49,10 @@ CONTAINERS = (
     ast.GeneratorExp,
 )
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
-# Uses of a text. It may be returned, in addition to being shown.
-SHOWN, RETURNED, OTHER = "shown", "returned", "other"
+# Uses of a text. It may be returned, in addition to being shown, or be part of the name of a file.
+SHOWN, NAMED, RETURNED, OTHER = "shown", "named", "returned", "other"
+# That of a pickle.
+SAVED = "saved"
 # Functions through which a text is returned.
 MAX_RETURNS = 6
 SITE = f"{os.sep}site-packages{os.sep}"
@@ -50,18 +60,22 @@ SITE = f"{os.sep}site-packages{os.sep}"
 SAVES = os.path.join("torch", "serialization.py")
 
 
-def is_only_shown(frame):
-    """Return `True` if the text that a frame makes is only shown. Installed packages show theirs."""
+def use_of_text(frame):
+    """Return the use of the text that a frame makes: `SHOWN`, `NAMED` or `OTHER`. Installed packages show
+    theirs, unless the script calls them for the text.
+    """
     frame, packages = _own(frame)
-    return bool(packages) or frame is None or _is_shown(frame)
+    if frame is None or (packages and not _asks_for_text(frame)):
+        return SHOWN
+    return _use_from(frame)
 
 
-def is_only_saved(frame):
-    """Return `True` if the pickle that a frame makes is a checkpoint, or goes to a file."""
+def use_of_pickle(frame):
+    """Return the use of the pickle that a frame makes: `SHOWN` if it is a checkpoint, or goes to a file."""
     frame, packages = _own(frame)
     if packages:
-        return any(path.endswith(SAVES) for path in packages)
-    return frame is not None and _is_shown(frame)
+        return SHOWN if any(path.endswith(SAVES) for path in packages) else OTHER
+    return OTHER if frame is None else _use_from(frame)
 
 
 def _own(frame):
@@ -77,19 +91,40 @@ def _own(frame):
     return frame, packages
 
 
-def _is_shown(frame):
+def _asks_for_text(frame):
+    """Return `True` if the expression that a frame evaluates has a text as its value."""
+    source = source_of(frame.f_code.co_filename)
+    node = source.at(frame.f_code, frame.f_lineno, frame.f_lasti)
+    if isinstance(node, ast.stmt):
+        # Only the statement is known.
+        return any(map(_makes_text, ast.walk(node)))
+    while isinstance(node, ast.Constant):
+        # A part of an f-string has the place of the whole in Python 3.11.
+        node = source.parents.get(node)
+    return _makes_text(node)
+
+
+def _makes_text(node):
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mod) and isinstance(node.left, (ast.Constant, ast.JoinedStr))
+    if isinstance(node, ast.Call):
+        return called(node.func) in MAKING
+    return isinstance(node, (ast.JoinedStr, ast.FormattedValue))
+
+
+def _use_from(frame):
     function = None
     for _ in range(MAX_RETURNS):
         use = _use(frame.f_code, frame.f_lineno, frame.f_lasti, function)
         if use is not RETURNED:
-            return use is SHOWN
+            return use
         function = frame.f_code.co_name
         outer, packages = _own(frame.f_back)
         if packages or outer is None:
-            return bool(packages)
+            return SHOWN if packages else OTHER
         function = function if outer is frame.f_back else None
         frame = outer
-    return False
+    return OTHER
 
 
 @functools.lru_cache(maxsize=4096)
@@ -103,8 +138,8 @@ def _use(code, line, instruction, function):
         return source.use_in_statement(node)
     if isinstance(node, ast.Call) and called(node.func) != function:
         if called(node.func) in SHOWING:
-            return SHOWN
-        if called(node.func) not in PASSING:
+            return _shown_by(node)
+        if called(node.func) not in PASSING and called(node.func) not in MAKING:
             return OTHER
     return source.use(node)
 
@@ -118,6 +153,10 @@ def source_of(path):
 def called(function):
     """Return the last part of a called function's name."""
     return getattr(function, "attr", None) or getattr(function, "id", None)
+
+
+def _shown_by(call):
+    return NAMED if called(call.func) in NAMING else SHOWN
 
 
 class Source:
@@ -153,8 +192,9 @@ class Source:
     def use_in_statement(self, statement):
         """Return the use of a text of which only the statement is known."""
         call = statement.value if isinstance(statement, ast.Expr) else None
-        shows = isinstance(call, ast.Call) and called(call.func) in SHOWING
-        return SHOWN if shows or isinstance(statement, (ast.Raise, ast.Assert)) else OTHER
+        if isinstance(call, ast.Call) and called(call.func) in SHOWING:
+            return _shown_by(call)
+        return SHOWN if isinstance(statement, (ast.Raise, ast.Assert)) else OTHER
 
     def use(self, node, seen=()):
         """Return the use of an expression's value."""
@@ -169,7 +209,7 @@ class Source:
                     return OTHER
             elif isinstance(parent, ast.Call):
                 if called(parent.func) in SHOWING:
-                    return SHOWN
+                    return _shown_by(parent)
                 if called(parent.func) not in PASSING:
                     return OTHER
                 node = parent
@@ -213,7 +253,7 @@ class Source:
             read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names
             if read and node not in seen:
                 uses.add(self.use(node, (*seen, node)))
-        return OTHER if OTHER in uses else RETURNED if RETURNED in uses else SHOWN
+        return next(each for each in (OTHER, RETURNED, NAMED, SHOWN) if each in uses)
 
 
 def _begin(node):

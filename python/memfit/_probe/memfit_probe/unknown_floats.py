@@ -11,6 +11,8 @@ ask `__torch_function__`. Texts and pickles are not followed, but it is known wh
 import math
 import sys
 
+from . import imports
+
 # Operators whose result is followed.
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 # Those of which the other operand is the divisor.
@@ -54,29 +56,32 @@ def first(value, depth=DEPTH):
     return value
 
 
-def follow_copies(number, plain_kind, decides):
+def follow_copies(number, plain_kind, decides, used):
     """Let texts and pickles of a type's numbers, which hold plain ones, call `decides`, unless they are only
-    shown or saved. A key of a dictionary decides, too.
+    shown or saved; `used` is told how each is used. A key of a dictionary decides, too.
     """
     # Not imported by processes that have no such numbers.
     from . import shown_texts
 
-    def noticed(name, is_harmless):
+    def noticed(name):
         original = getattr(plain_kind, name)
 
         def convert(self, *args):
-            if not is_harmless(sys._getframe(1)):
+            use = shown_texts.use_of_text(sys._getframe(1))
+            if use is shown_texts.OTHER:
                 decides()
+            used(use)
             return original(self, *args)
 
         setattr(number, name, convert)
 
     for name in ("__format__", "__repr__", "__str__"):
-        noticed(name, shown_texts.is_only_shown)
+        noticed(name)
 
     def reduced(self, protocol):
-        if not shown_texts.is_only_saved(sys._getframe(1)):
+        if shown_texts.use_of_pickle(sys._getframe(1)) is shown_texts.OTHER:
             decides()
+        used(shown_texts.SAVED)
         return plain_kind, (plain_kind.__pos__(self),)
 
     def hashed(self):
@@ -86,7 +91,7 @@ def follow_copies(number, plain_kind, decides):
     number.__reduce_ex__, number.__hash__ = reduced, hashed
 
 
-def kind(decides, condition, untold, varied=False):
+def kind(decides, condition, untold, used, varied=False):
     """Create the type of such values.
 
     `decides` is called when something depends on one. `condition` is called with the result of a comparison,
@@ -195,11 +200,11 @@ def kind(decides, condition, untold, varied=False):
         setattr(UnknownFloat, f"__{name}__", conversion(f"__{name}__"))
     for name in COMPARISONS:
         setattr(UnknownFloat, f"__{name}__", comparison(f"__{name}__"))
-    follow_copies(UnknownFloat, float, decides)
+    follow_copies(UnknownFloat, float, decides, used)
     return UnknownFloat
 
 
-def count_kind(kind, decides, condition):
+def count_kind(kind, decides, condition, used):
     """Create the type of unknown counts, such as the number of correct predictions.
 
     A run with their lower bounds shows what depends on them. Floating-point results computed from them are of
@@ -249,5 +254,57 @@ def count_kind(kind, decides, condition):
         define(name, converted)
     for name in (f"__{name}__" for name in COMPARISONS):
         define(name, compared)
-    follow_copies(UnknownInt, int, decides)
+    follow_copies(UnknownInt, int, decides, used)
     return UnknownInt
+
+
+def integer_kind(condition):
+    """Create the type of integers that the virtual GPU returned without computing them, such as tokens.
+
+    Further runs have other integers, but not each that a script waits for: that one of them is the one which
+    it is compared with is a condition. Nothing else of them is followed.
+    """
+
+    class UnknownInteger(int):
+        """An integer that the virtual GPU returned without computing it."""
+
+        __slots__ = ()
+
+        def __eq__(self, other):
+            equal = int.__eq__(self, other)
+            return condition(False) if equal is False else equal
+
+        def __ne__(self, other):
+            differs = int.__ne__(self, other)
+            return condition(True) if differs is True else differs
+
+        def __hash__(self):
+            return int.__hash__(self)
+
+        def __reduce_ex__(self, protocol):
+            return int, (int.__pos__(self),)
+
+        def __copy__(self):
+            return self
+
+        def __deepcopy__(self, memo):
+            return self
+
+    return UnknownInteger
+
+
+def write_in_yaml(kinds, decides):
+    """Let the package `yaml`, which asks for the type of a value, write such numbers as plain ones."""
+
+    def represent(dumper, number):
+        decides()
+        if isinstance(number, float):
+            return dumper.represent_float(plain(number))
+        return dumper.represent_int(int.__pos__(number))
+
+    def listen(module):
+        for each in (module.SafeRepresenter, module.Representer):
+            for kind in kinds:
+                each.add_representer(kind, represent)
+
+    imports.after("yaml.representer", listen)

@@ -13,6 +13,8 @@ from .oom import is_library
 
 # Conversions of `%` that read a floating-point number.
 CONVERSION = re.compile(r"%[^a-zA-Z%]*[eEfFgG]")
+# Modes of files of text.
+MODE = re.compile(r"[rwaxt+]+")
 # Modules of Python that read numbers.
 READING = frozenset(("array", "ctypes", "decimal", "marshal", "sqlite3", "struct"))
 # Installed packages that show numbers, ask their methods, or turn them into tensors.
@@ -26,6 +28,19 @@ KNOWN_NAMES = """
     transformers triton trl typing_extensions tyro wandb xformers yaml
 """
 KNOWN = frozenset(KNOWN_NAMES.split())
+# Names of what a script writes texts to and reads from at once.
+BUFFERS = frozenset(
+    (
+        "NamedTemporaryFile",
+        "SpooledTemporaryFile",
+        "StringIO",
+        "TemporaryFile",
+        "redirect_stderr",
+        "redirect_stdout",
+    )
+)
+# Methods of the script's own to which libraries give texts: of a handler of logging, and of a file.
+RECEIVERS = ("emit", "write")
 # Functions that write values to a file which `load` reads.
 WRITERS = (("json", "dump"), ("yaml", "dump"), ("yaml", "safe_dump"), ("pickle", "dump"))
 # Constructors that read numbers.
@@ -74,12 +89,27 @@ def _may_use(path):
 def _is_unseen(node, source):
     """Return `True` if an expression may read a number unseen, and is not only shown."""
     if isinstance(node, ast.Attribute):
-        return node.attr in TENSORS
+        return node.attr in TENSORS or node.attr in BUFFERS
+    if isinstance(node, ast.Name):
+        return node.id in BUFFERS
+    if isinstance(node, ast.FunctionDef):
+        return node.name in RECEIVERS and isinstance(source.parents[node], ast.ClassDef)
     if isinstance(node, ast.Constant):
+        if _opens_to_update(node, source):
+            return True
         reads = isinstance(node.value, str) and CONVERSION.search(node.value) is not None
     else:
         reads = isinstance(node, ast.Call) and shown_texts.called(node.func) == "dumps"
     return reads and source.use(node) is not shown_texts.SHOWN
+
+
+def _opens_to_update(mode, source):
+    """Return `True` if a constant is the mode of a file that is both written and read, as text."""
+    if not isinstance(mode.value, str) or "+" not in mode.value or not MODE.fullmatch(mode.value):
+        return False
+    call = source.parents[mode]
+    call = source.parents[call] if isinstance(call, ast.keyword) else call
+    return isinstance(call, ast.Call) and shown_texts.called(call.func) == "open"
 
 
 def _reads_back(source):
