@@ -33,6 +33,7 @@ PLAIN = {
     # The vocabulary's words, which grow.
     "Category": "str",
     "Cause": "str",
+    "Framework": "str",
     "Label": "str",
     "Lever": "str",
     "Origin": "str",

@@ -3,10 +3,8 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use crate::situation::Search;
-use crate::{Held, Label, Lever, Value};
+use crate::{Framework, Held, Label, Lever, Value};
 
 /// Everything about one lever. `Declaration::new` and `Declaration::advice` set defaults; a file in `levers/`
 /// states the differences.
@@ -166,31 +164,10 @@ impl fmt::Debug for Sentence {
     }
 }
 
-/// A library with a training loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Framework {
-    /// The Trainer of Transformers.
-    Transformers,
-    /// Lightning.
-    Lightning,
-    /// accelerate.
-    Accelerate,
-}
-
 impl Framework {
     /// The one with this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Transformers, Self::Lightning, Self::Accelerate].into_iter().find(|known| known.name() == name)
-    }
-
-    /// Name, as in plan files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Transformers => "transformers",
-            Self::Lightning => "lightning",
-            Self::Accelerate => "accelerate",
-        }
+        Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
     /// The library's loop, as the subject of a sentence.

@@ -24,7 +24,7 @@ use std::fmt;
 
 pub use assumption::Assumption;
 pub use declaration::{
-    Declaration, Docs, Framework, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage,
+    Declaration, Docs, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage,
 };
 pub use files::{installed_path, is_user_file};
 pub use held::Held;
@@ -138,6 +138,18 @@ vocabulary! {
         Precision = 2, "precision";
         /// Another optimizer, global batch or model.
         ChangesTraining = 3, "changes-training";
+    }
+}
+
+vocabulary! {
+    /// A library with a training loop.
+    Framework {
+        /// The Trainer of Transformers.
+        Transformers = 0, "transformers";
+        /// Lightning.
+        Lightning = 1, "lightning";
+        /// Accelerate.
+        Accelerate = 2, "accelerate";
     }
 }
 

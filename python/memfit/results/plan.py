@@ -141,6 +141,8 @@ class PlanRun:
     """How the training is spread over several GPUs; absent for one."""
     parallel_label: str | None = None
     """The label of that parallelism for this training; absent for one GPU."""
+    library: str | None = None
+    """Training library whose settings spread the training; absent where `memfit.Step` does."""
     ranks: tuple[PlanRank, ...] = ()
     """Ranks that were run."""
     gpus_used: int = 0
