@@ -218,8 +218,8 @@ mod tests {
                 own_accumulation: 2,
                 batch_names: vec!["batch_size".into()],
                 models: vec!["judge".into()],
-                framework: Some(Framework::Transformers),
-                block_classes: vec!["Block".into()],
+                framework: None,
+                block_classes: Vec::new(),
                 inference: false,
                 script: Some("train.py".into()),
                 script_sha256: Some(sha256(b"import torch")),
@@ -255,8 +255,6 @@ mod tests {
             torch: None,
             batch_names: Vec::new(),
             models: Vec::new(),
-            framework: None,
-            block_classes: Vec::new(),
             script: None,
             script_sha256: None,
             ..usual.made_for
@@ -269,8 +267,6 @@ mod tests {
             "torch =",
             "batch_names =",
             "models =",
-            "framework =",
-            "block_classes =",
             "script =",
             "step_ms =",
         ] {
@@ -291,6 +287,8 @@ mod tests {
         plan.made_for.count = 8;
         plan.made_for.links = vec!["pcie".to_owned(), "ib-400".to_owned()];
         plan.parallel = Some(Parallel { replicate: 4, shard: 8, ..Parallel::default() });
+        plan.made_for.framework = Some(Framework::Transformers);
+        plan.made_for.block_classes = vec!["Block".to_owned()];
         let text = plan.to_text();
         assert_eq!(read(&text).unwrap(), plan);
         insta::assert_snapshot!(text.split("[[lever]]").next().unwrap());

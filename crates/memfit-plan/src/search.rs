@@ -301,16 +301,20 @@ impl<'a, T: Trial> Search<'a, T> {
         1
     }
 
-    /// After an interrupt: the fastest candidate whose measured peak fits on the GPU.
+    /// The fastest candidate that ran on the GPU and fits, whatever the search was after; after an interrupt, also
+    /// one whose measured peak fits.
     fn best_so_far(&self, training: &Training) -> Option<Tried> {
         let allowed = |tried: &&Tried| {
             let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| training.label_of_dividing());
-            tried.candidate.label().max(divided) <= self.limits.allow
+            // Smaller batches are tried, too, where the batch cannot be divided.
+            let is_whole = tried.candidate.micro_batch.is_none() || !self.is_rejected(Lever::MicroBatch);
+            is_whole && tried.candidate.label().max(divided) <= self.limits.allow
         };
         let fitting = self
             .tried
             .iter()
             .filter(|tried| tried.outcome.fits && tried.outcome.refused.is_empty())
+            .filter(|tried| tried.on_card || self.interrupted)
             .filter(|tried| tried.outcome.peak.device_upper <= self.limits.budget)
             .filter(allowed);
         fastest(fitting).cloned()
@@ -324,8 +328,8 @@ impl<'a, T: Trial> Search<'a, T> {
         mut advice: Vec<String>,
     ) -> Answer {
         let training = full.training.clone().unwrap_or_default();
-        let best_so_far = self.best_so_far(&training).filter(|_| chosen.is_none() && self.interrupted);
-        if let Some(best) = &best_so_far {
+        let best_so_far = self.best_so_far(&training).filter(|_| chosen.is_none());
+        if let Some(best) = best_so_far.as_ref().filter(|best| !best.on_card) {
             advice.push(format!(
                 "this ran only with unlimited memory, and took {}: run it again on the GPU to confirm",
                 format_size(best.outcome.peak.device_upper)

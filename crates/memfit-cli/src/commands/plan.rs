@@ -378,12 +378,14 @@ fn of_padding(found: &Answer) -> Option<String> {
     })
 }
 
-/// Remark on a mean over labels with ignored ones, in micro-batches. Hugging Face's Trainer averages over all
-/// of them.
+/// Remark on a mean over labels with ignored ones, in micro-batches. Transformers' Trainer averages over all of
+/// them where its own settings make the micro-batches, which they can where all have the same size.
 fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
     let training = &found.training;
-    let weighs = chosen.candidate.micro_batch.is_some() && training.ignores;
-    (weighs && training.framework != Some(Framework::Transformers)).then(|| {
+    let share = chosen.candidate.parallel.unwrap_or_default().share(training.batch);
+    let size = chosen.candidate.micro_batch.filter(|_| training.ignores)?;
+    let by_trainer = training.framework == Some(Framework::Transformers) && share.is_multiple_of(size);
+    (!by_trainer).then(|| {
         "the loss ignores labels of -100, and micro-batches are weighted by their number of samples: if they have different numbers of \
          labels that count, the result is not exactly the mean over the batch. `memfit.Step` weights by labels if its loss returns \
          `(sum of losses, count)`"
@@ -442,7 +444,10 @@ fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
     report.baseline = Some(run(&found.baseline, true));
     report.chosen = found.chosen.as_ref().map(|chosen| run(chosen, true));
     report.limit = found.limit.map(|limit| PlanLimit { largest: limit.largest, refuted: limit.refuted });
-    report.pareto = found.front().into_iter().map(|tried| run(tried, false)).collect();
+    // What is not allowed would contradict the verdict; what it would save is in the advice.
+    let allowed = |run: &PlanRun| run.levers.iter().all(|lever| lever.label <= report.allow);
+    let tried = found.front().into_iter().map(|tried| run(tried, false));
+    report.pareto = tried.filter(allowed).collect();
     report.rejected = found
         .rejected
         .iter()
