@@ -23,9 +23,7 @@ mod value;
 use std::fmt;
 
 pub use assumption::Assumption;
-pub use declaration::{
-    Declaration, Docs, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage,
-};
+pub use declaration::{Declaration, Docs, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage};
 pub use files::{installed_path, is_user_file};
 pub use held::Held;
 pub use launcher::launcher_words;

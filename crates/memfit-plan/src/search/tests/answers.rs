@@ -33,6 +33,37 @@ fn why_nothing_is_offloaded_is_said_in_times() {
     );
 }
 
+#[test]
+fn a_candidate_that_fits_is_the_plan_though_the_search_was_after_another() {
+    let training =
+        || Training { batch: 64, parts: Parts::TrainAsWhole, optimizes: true, ..Training::default() };
+    let ran = |training| Outcome {
+        fits: true,
+        peak: Expected { device_upper: GIB, step_ms: Some(5.0), ..Expected::default() },
+        training: Some(training),
+        ..Outcome::default()
+    };
+    let divided = || Candidate { micro_batch: Some(8), pieces: 8, ..Candidate::as_is() };
+    let with = |lever| Candidate::as_is().with_lever(lever, Value::default());
+    for (candidate, on_card, rejects, expected) in [
+        (divided(), true, false, Verdict::FitsWithPlan),
+        (with(Lever::AutocastBf16), true, false, Verdict::FitsWithPlan),
+        // A smaller batch, since this one cannot be divided.
+        (divided(), true, true, Verdict::DoesNotFit),
+        (divided(), false, false, Verdict::DoesNotFit),
+        (with(Lever::Adafactor), true, false, Verdict::DoesNotFit),
+    ] {
+        let (mut trial, limits) = (pretended(), limits(2 * GIB, Label::Precision));
+        let mut search = Search::new(&mut trial, &limits);
+        search.tried.push(Tried { candidate: candidate.clone(), outcome: ran(training()), on_card });
+        if rejects {
+            search.reject(Lever::MicroBatch.name(), "");
+        }
+        let answer = search.answer(ran(training()), None, None, Vec::new());
+        assert_eq!(answer.verdict, expected, "{} {on_card} {rejects}", candidate.describe());
+    }
+}
+
 /// An answer as text.
 pub(super) fn text(answer: &Answer) -> String {
     let mut text = format!("{:?} after {} runs", answer.verdict, answer.evaluations);
