@@ -192,9 +192,14 @@ impl<'a, T: Trial> Search<'a, T> {
         let fits = |tried: &&Tried| tried.fits() && tried.outcome.refused.is_empty();
         let fastest = fastest(self.tried.iter().filter(fits))?;
         let (ms, own_ms) = (milliseconds(&fastest.outcome), milliseconds(own));
+        let framework = own.training.as_ref().and_then(|training| training.framework);
+        let place = match framework {
+            Some(framework) => format!("in `{}(…)`, where it has a setting for it", framework.taker()),
+            None => "in the script or with `memfit.Step(…, levers=…)`".to_owned(),
+        };
         (ms < own_ms * (1.0 - MIN_REL_GAIN)).then(|| {
             format!(
-                "a faster step ({} instead of {}, with {}): {}, in the script or with `memfit.Step(…, levers=…)`. The script fits as is, so no plan is written",
+                "a faster step ({} instead of {}, with {}): {}, {place}. The script fits as is, so no plan is written",
                 format_milliseconds(ms),
                 format_milliseconds(own_ms),
                 format_size(fastest.outcome.peak.device_upper),
