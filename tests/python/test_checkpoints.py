@@ -170,6 +170,7 @@ def test_a_distributed_checkpoint(tmp_path):
     assert not list(tmp_path.glob("saved/*.distcp"))
 
 
+@exhaustive
 def test_the_trainer_of_transformers_prunes_and_resumes(tmp_path):
     pytest.importorskip("transformers")
     kept = tmp_path / "out" / "checkpoint-1"

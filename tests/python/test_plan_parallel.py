@@ -304,7 +304,7 @@ Trainer(Model(), arguments, train_dataset=rows).train()
 }
 
 
-@pytest.mark.parametrize("library", [rarely("accelerate"), rarely("lightning"), "transformers"])
+@pytest.mark.parametrize("library", ["accelerate", rarely("lightning"), rarely("transformers")])
 def test_a_library_distributes_a_script_with_its_own_settings(library: str, tmp_path: Path) -> None:
     pytest.importorskip(library)
     (tmp_path / "train.py").write_text(BLOCKS + OF_LIBRARIES[library])

@@ -15,7 +15,7 @@ import torch
 from lever_models import TOKENS, Language, language_loss, traces
 from ragged import RAGGED
 from support import on_device
-from tiers import every
+from tiers import every, exhaustive
 from training import FailAt, Perceptron, flat, mean_loss
 
 MIB = 2**20
@@ -327,6 +327,7 @@ def test_levers_on_a_virtual_gpu_take_the_promised_memory(tmp_path: Path) -> Non
     assert saves("chunked") > 1.8 * LOGITS
 
 
+@exhaustive
 def test_levers_on_compiled_blocks_take_the_promised_memory(tmp_path: Path) -> None:
     found = memory_with(
         {

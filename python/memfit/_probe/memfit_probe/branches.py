@@ -4,11 +4,9 @@ import ast
 import functools
 import linecache
 
-from . import flows, shown_texts
+from . import flows, math_calls, shown_texts
 
-# Functions that check for finite values, ...
-CHECKS = ("isfinite", "isinf", "isnan")
-# ... and how often the result of one is returned or assigned, ...
+# How often the result of a check for finite values is returned or assigned, ...
 FLOWS = 2
 # ... those that make no work, and statements that leave a block: what follows them does not run.
 HARMLESS = ("_exit", "exit", "zero_grad")
@@ -52,7 +50,7 @@ def _checks(path):
     """Return the names of checks: of functions that check for finite values, of the script's own functions
     that call one, and of what these results are assigned to.
     """
-    found, nodes = set(CHECKS), shown_texts.source_of(path).parents
+    found, nodes = set(math_calls.CHECKS), shown_texts.source_of(path).parents
     for _ in range(FLOWS):
         for node in nodes:
             if isinstance(node, (ast.FunctionDef, ast.Assign)) and _names(node) & found:

@@ -8,10 +8,10 @@ import functools
 import math
 import sys
 
-from . import branches, factorizations, unknown_floats
+from . import unknown_floats
 
-# Correct scripts pass a check for finite values, but may do more than to stop where one fails.
-CHECKS = branches.CHECKS
+# Checks for finite values: correct scripts pass one, but may do more than to stop where it fails.
+CHECKS = ("isfinite", "isinf", "isnan")
 # Functions of PyTorch that make tensors of numbers.
 CONSTRUCTORS = ("tensor", "as_tensor", "scalar_tensor", "full", "full_like")
 # Those whose numbers decide how long the tensor is. A count is its own bound there, as in every size.
@@ -65,6 +65,9 @@ class Watched:
     def watch(self, torch):
         """Follow the calls from now on."""
         global _answer, _check
+        # Not imported by processes that do not import PyTorch.
+        from . import factorizations
+
         _answer, _check = self._answer, self.check
         for name in (*CONSTRUCTORS, *RANGES):
             original = getattr(torch, name)
