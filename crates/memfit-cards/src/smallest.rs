@@ -35,8 +35,8 @@ pub fn smallest_fitting(
     Ok(None)
 }
 
-/// Returns `true` if a verdict leaves open whether the script fits. PyTorch does not run on a GPU for which it
-/// has no kernels, so that is an answer.
+/// Returns `true` if a verdict leaves open whether the script fits. PyTorch does not run on a GPU for which
+/// it has no kernels, so that is an answer.
 fn is_open(verdict: Verdict, problem: Option<ProblemKind>) -> bool {
     match verdict {
         Verdict::Fits | Verdict::Oom => false,

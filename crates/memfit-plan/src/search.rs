@@ -306,8 +306,8 @@ impl<'a, T: Trial> Search<'a, T> {
         1
     }
 
-    /// The fastest candidate that ran on the GPU and fits, whatever the search was after; after an interrupt, also
-    /// one whose measured peak fits.
+    /// The fastest candidate that ran on the GPU and fits, whatever the search was after; after an interrupt,
+    /// also one whose measured peak fits.
     fn best_so_far(&self, training: &Training) -> Option<Tried> {
         let allowed = |tried: &&Tried| {
             let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| training.label_of_dividing());

@@ -378,8 +378,8 @@ fn of_padding(found: &Answer) -> Option<String> {
     })
 }
 
-/// Remark on a mean over labels with ignored ones, in micro-batches. Transformers' Trainer averages over all of
-/// them where its own settings make the micro-batches, which they can where all have the same size.
+/// Remark on a mean over labels with ignored ones, in micro-batches. Transformers' Trainer averages over all
+/// of them where its own settings make the micro-batches, which they can where all have the same size.
 fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
     let training = &found.training;
     let share = chosen.candidate.parallel.unwrap_or_default().share(training.batch);
