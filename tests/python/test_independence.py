@@ -117,9 +117,8 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
 }
 
 
-def followed(probe: Any, steps: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+def followed(probe: Any, batch: torch.Tensor, steps: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
     """Why the loss that these steps compute from a batch is not proved to be a mean."""
-    batch = torch.randn(SAMPLES, 4)
     with probe("independence").Independence(SAMPLES) as following:
         following.follow(batch)
         loss = steps(batch)
@@ -155,7 +154,7 @@ def test_only_what_is_the_same_for_each_batch_may_be_read(name: str, probe: Any)
         reads(batch)
         return batch.pow(2).mean()
 
-    found = followed(probe, steps)
+    found = followed(probe, torch.randn(SAMPLES, 4), steps)
     assert found is None if harmless else found is not None, found
 
 
@@ -189,9 +188,6 @@ def test_a_sum_is_divided_by_the_labels_of_a_whole_step(
 @pytest.mark.parametrize("name", MODELS)
 def test_samples_are_apart_only_where_every_operation_leaves_them_so(name: str, probe: Any) -> None:
     build, inputs, why = MODELS[name]
-    model, batch = build(), inputs()
-    with probe("independence").Independence(SAMPLES) as following:
-        following.follow(batch)
-        loss = model(batch).pow(2).mean()
-    found = following.why_not([loss])
+    model = build()
+    found = followed(probe, inputs(), lambda batch: model(batch).pow(2).mean())
     assert (found is not None and why in found) if why else found is None, found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import MIB, ROOT, hold_to_shapes, memfit
+from runs import MIB, ROOT, hold_to_shapes, invoke, memfit
 from tiers import rarely
 
 SCRIPT = str(ROOT / "workloads" / "feed_forward.py")
@@ -308,17 +308,11 @@ Trainer(Model(), arguments, train_dataset=rows).train()
 def test_a_library_distributes_a_script_with_its_own_settings(library: str, tmp_path: Path) -> None:
     pytest.importorskip(library)
     (tmp_path / "train.py").write_text(BLOCKS + OF_LIBRARIES[library])
-    command = [memfit(), "plan", "--gpu", "t4:2", "--format", "json", "-o", "plan.toml", "--diff"]
-    done = subprocess.run(
-        [*command, "--", sys.executable, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer = hold_to_shapes(json.loads(done.stdout))
+    script = ["--", sys.executable, "train.py"]
+    options = ["--gpu", "t4:2", "--format", "json"]
+    done = invoke(["plan", *options, "-o", "plan.toml", "--diff", *script], cwd=tmp_path, timeout=500)
+    assert done.status == 0, done.stdout + done.stderr
+    answer = hold_to_shapes(done.report)
     chosen = answer["chosen"]
     assert (answer["verdict"], chosen["library"]) == ("fits-with-plan", library)
     assert chosen["parallel"]["replicate"] * chosen["parallel"]["shard"] == 2
@@ -337,16 +331,8 @@ def test_a_library_distributes_a_script_with_its_own_settings(library: str, tmp_
     # Sharding, which a small model does not need, is applied by the library too.
     sharded = file.replace("replicate = 2", "replicate = 1").replace("shard = 1", "shard = 2")
     (tmp_path / "sharded.toml").write_text(sharded)
-    command = [memfit(), "run", "--gpu", "t4:2", "--plan", "sharded.toml", "--no-prove", "--format", "json"]
-    done = subprocess.run(
-        [*command, "--", sys.executable, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    report = hold_to_shapes(json.loads(done.stdout))
+    done = invoke(["run", *options, "--plan", "sharded.toml", "--no-prove", *script], cwd=tmp_path)
+    report = hold_to_shapes(done.report)
     assert report["verdict"] == "fits", report["problem"]
     parameters = 4 * (4 * (2 * 256 * 1024 + 1024 + 256) + 2570)
     held = report["at_peak"]["by_category"]

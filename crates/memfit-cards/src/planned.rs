@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use memfit_report::wire::{CardEvidence, CardRow, CardSort, CardVerdict, PlanReport, PlanVerdict};
+use memfit_vocabulary::Parallel;
 
 use crate::prices::Prices;
 
@@ -48,11 +49,9 @@ pub fn apply_plan(row: &mut CardRow, plan: PlanReport, launches: bool) {
     let spreads = row.count > 1 && !launches;
     let why_not = plan.rejected.iter().find(|rejected| rejected.lever == PARALLEL);
     let why_not = why_not.map(|rejected| rejected.why.trim_end_matches('.').to_owned());
-    let is_spread =
-        |parallel: Option<memfit_vocabulary::Parallel>| parallel.filter(|parallel| parallel.world() > 1);
     match (plan.verdict, plan.chosen) {
         (Some(PlanVerdict::FitsWithPlan), Some(chosen)) => {
-            let parallel = is_spread(chosen.parallel);
+            let parallel = chosen.parallel.filter(Parallel::is_spread);
             if spreads && parallel.is_none() && row.verdict.fits() {
                 // A plan for one GPU does not apply to several.
                 row.note = alone(row, why_not);

@@ -216,15 +216,12 @@ impl<'a> Tries<'a> {
 
     /// The request for one rank of a candidate.
     fn request_of(&self, candidate: &Candidate, card: Card, rank: u32) -> Result<Request, CliError> {
-        let parallel = candidate.parallel.filter(|parallel| parallel.world() > 1);
+        let parallel = candidate.parallel.filter(Parallel::is_spread);
         let per_machine = match &card {
             Card::Virtual(_, count) | Card::Local(count) => *count,
         };
-        let library = parallel.zip(self.framework).map(|(parallel, framework)| Library {
-            framework,
-            parallel,
-            blocks: &self.block_classes,
-        });
+        let framework = self.framework.filter(|_| parallel.is_some());
+        let library = framework.map(|framework| Library { framework, blocks: &self.block_classes });
         // A launcher gives each process one GPU; a library takes that of its local rank.
         let card = match card {
             Card::Virtual(device, _) if library.is_none() && parallel.is_some() => Card::Virtual(device, 1),

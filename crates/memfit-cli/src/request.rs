@@ -40,7 +40,8 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
     let (other_processes, other_processes_origin) =
         other_processes(args.other_processes.or(settings.other_processes), &card);
     let plan = args.plan.as_deref().map(Plan::read).transpose()?;
-    let world = plan.as_ref().and_then(library_of).map(|library| library.parallel.world());
+    let by_library = plan.as_ref().filter(|plan| library_of(plan).is_some());
+    let world = by_library.and_then(|plan| plan.parallel).map(|parallel| parallel.world());
     let lone_rank = LoneRank::new(args.rank, args.world_size.or(world), &card)?;
     let asked = args.steps.or(settings.steps);
     let steps = asked.unwrap_or(DEFAULT_STEPS);
@@ -261,18 +262,17 @@ fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
 #[derive(Clone, Copy)]
 pub(crate) struct Library<'a> {
     pub(crate) framework: Framework,
-    pub(crate) parallel: Parallel,
     /// Classes of the model's repeated blocks.
     pub(crate) blocks: &'a [String],
 }
 
 impl Library<'_> {
-    fn setup(self) -> LibrarySetup {
-        let variables = framework_environment(self.framework, &self.parallel, self.blocks).into_iter();
+    fn setup(self, parallel: &Parallel) -> LibrarySetup {
+        let variables = framework_environment(self.framework, parallel, self.blocks).into_iter();
         LibrarySetup {
-            ranks: self.parallel.batches(),
-            shards: self.parallel.shard > 1,
-            reshards: self.parallel.reshard_after_forward,
+            ranks: parallel.batches(),
+            shards: parallel.shard > 1,
+            reshards: parallel.reshard_after_forward,
             blocks: self.blocks.to_vec(),
             environment: variables.map(|(name, value)| (name.to_owned(), value)).collect(),
         }
@@ -288,7 +288,7 @@ pub(crate) fn parallel_setup(
 ) -> ParallelSetup {
     let world = parallel.world();
     let per_machine = if per_machine == 0 { world } else { per_machine.min(world) };
-    ParallelSetup { rank, per_machine, library: library.map(Library::setup) }
+    ParallelSetup { rank, per_machine, library: library.map(|library| library.setup(parallel)) }
 }
 
 /// Levers in the form that the probe expects; the last one spreads the model.
@@ -304,8 +304,8 @@ pub(crate) fn lever_setup(lever: Lever, value: &impl Serialize) -> LeverSetup {
 
 /// The training library that distributes a plan's script, if one does.
 fn library_of(plan: &Plan) -> Option<Library<'_>> {
-    let parallel = plan.parallel.filter(|parallel| parallel.world() > 1)?;
-    Some(Library { framework: plan.made_for.framework?, parallel, blocks: &plan.made_for.block_classes })
+    let framework = plan.made_for.framework.filter(|_| plan.parallel.is_some_and(|each| each.is_spread()))?;
+    Some(Library { framework, blocks: &plan.made_for.block_classes })
 }
 
 /// The part of a plan that the probe of a rank needs.
@@ -317,7 +317,7 @@ fn planned(plan: &Plan, steps: u64, rank: u32) -> Planned {
         }
         _ => 1,
     };
-    let parallel = plan.parallel.filter(|parallel| parallel.world() > 1);
+    let parallel = plan.parallel.filter(Parallel::is_spread);
     let library = library_of(plan);
     let planned = Planned {
         parallel: parallel

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 /// Keywords of a library's settings for a plan, with values and levers.
 pub fn framework_settings(framework: Framework, plan: &Plan) -> Vec<(&'static str, String, Lever)> {
     let mut words = Vec::new();
-    let parallel = plan.parallel.filter(|parallel| parallel.world() > 1);
+    let parallel = plan.parallel.filter(Parallel::is_spread);
     let share = plan.made_for.batch.map(|batch| parallel.unwrap_or_default().share(batch));
     let exact = plan.micro_batch.zip(share).filter(|(size, batch)| batch.is_multiple_of(*size));
     let pieces = plan.micro_batches_per_step.unwrap_or(1).max(plan.made_for.own_accumulation.max(1));
@@ -38,7 +38,7 @@ pub fn framework_settings(framework: Framework, plan: &Plan) -> Vec<(&'static st
 pub fn framework_call(framework: Framework, plan: &Plan) -> Option<String> {
     let settings = framework_settings(framework, plan);
     let words: Vec<String> = settings.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
-    let parallel = plan.parallel.filter(|parallel| parallel.world() > 1);
+    let parallel = plan.parallel.filter(Parallel::is_spread);
     // The other libraries divide the loader's batches by themselves.
     let samples = match (framework, plan.made_for.batch.zip(parallel)) {
         (Framework::Lightning, Some((batch, parallel))) => {
@@ -86,25 +86,18 @@ fn distribution(
     let blocks = &plan.made_for.block_classes;
     let quoted = blocks.iter().map(|block| format!("\"{block}\"")).collect::<Vec<_>>().join(", ");
     let reshards = if parallel.reshard_after_forward { "True" } else { "False" };
+    let if_any = |text: String| if blocks.is_empty() { String::new() } else { text };
     let mut words: Vec<(&'static str, String)> = Vec::new();
     match framework {
         Framework::Transformers if parallel.shard > 1 => {
-            let wrapped = if blocks.is_empty() {
-                String::new()
-            } else {
-                format!(", \"transformer_layer_cls_to_wrap\": [{quoted}]")
-            };
+            let wrapped = if_any(format!(", \"transformer_layer_cls_to_wrap\": [{quoted}]"));
             let value = format!("{{\"version\": 2, \"reshard_after_forward\": {reshards}{wrapped}}}");
             words.extend([("fsdp", "\"full_shard auto_wrap\"".to_owned()), ("fsdp_config", value)]);
         }
         Framework::Transformers => {}
         Framework::Accelerate => {
             if parallel.shard > 1 {
-                let wrapped = if blocks.is_empty() {
-                    String::new()
-                } else {
-                    format!(", transformer_cls_names_to_wrap=[{quoted}]")
-                };
+                let wrapped = if_any(format!(", transformer_cls_names_to_wrap=[{quoted}]"));
                 words.push((
                     "fsdp_plugin",
                     format!(
@@ -122,11 +115,7 @@ fn distribution(
             }
             let strategy = if parallel.shard > 1 {
                 let kept = if parallel.reshard_after_forward { "FULL_SHARD" } else { "SHARD_GRAD_OP" };
-                let wrapped = if blocks.is_empty() {
-                    String::new()
-                } else {
-                    format!("auto_wrap_policy={{{}}}, ", blocks.join(", "))
-                };
+                let wrapped = if_any(format!("auto_wrap_policy={{{}}}, ", blocks.join(", ")));
                 format!("FSDPStrategy({wrapped}sharding_strategy=\"{kept}\")")
             } else {
                 "\"ddp\"".to_owned()

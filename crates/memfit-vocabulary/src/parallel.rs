@@ -72,6 +72,11 @@ impl Parallel {
         self.degrees().iter().fold(1, |world: u32, (_, degree)| world.saturating_mul(*degree))
     }
 
+    /// Returns `true` if there is more than one rank.
+    pub fn is_spread(&self) -> bool {
+        self.world() > 1
+    }
+
     /// Number of parts that each batch is divided into.
     pub const fn batches(&self) -> u32 {
         self.replicate.saturating_mul(self.shard)

@@ -16,7 +16,7 @@ use memfit_report::wire::{
 };
 use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
-use memfit_vocabulary::{Framework, Label, Lever, Value};
+use memfit_vocabulary::{Framework, Label, Lever, Parallel, Value};
 
 use super::{brief_problem, catalogue, conclude, seconds_since};
 use crate::args::{CardsArgs, CommandArgs, GpuChoice, Margin, PlanArgs, SHOWN};
@@ -418,7 +418,7 @@ fn change(
         let micro_batch = chosen.levers.iter().find(|lever| lever.lever == Lever::MicroBatch);
         micro_batch.is_some_and(|lever| lever.label == Label::Rounding && lever.unverified.is_none())
     });
-    let mut patch = if plan.parallel.is_some_and(|parallel| parallel.world() > 1) {
+    let mut patch = if plan.parallel.is_some_and(|parallel| parallel.is_spread()) {
         let blocks: Vec<String> = found.training.blocks.iter().map(|block| block.name.clone()).collect();
         patched_for_ranks(tries, plan, &found.ranks, &blocks, script, printer)?
     } else {
@@ -468,7 +468,7 @@ fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
 
 fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
     let candidate = &tried.candidate;
-    let parallel = candidate.parallel.filter(|parallel| parallel.world() > 1);
+    let parallel = candidate.parallel.filter(Parallel::is_spread);
     let batch = parallel.unwrap_or_default().share(found.training.batch);
     let mut levers: Vec<PlanLever> = candidate
         .micro_batch

@@ -3,6 +3,7 @@
 use ruff_python_ast::{ExceptHandler, Expr, Stmt, StmtFor, StmtIf, StmtTry, StmtWhile, StmtWith};
 
 use super::bindings::collect_names;
+use super::definitions::dotted;
 use super::env::{mark, merge, take};
 use super::statement::{assignment, leaves};
 use super::{Walker, span, turns_off};
@@ -229,7 +230,7 @@ impl<'a> Walker<'a> {
         if !complete {
             let mut none = super::env::Delta::of_no_branch(&deltas);
             // After `if isinstance(x, torch.Tensor): x = x.item()`, no graph is left in `x`.
-            if let ([taken], Some(name)) = (&deltas[..], tested_for_tensor(&node.test)) {
+            if let ([taken], Some(name)) = (&deltas[..], tested_for_tensor(&node.test, self.text)) {
                 none.bind_as_in(taken, name);
             }
             deltas.push(none);
@@ -386,18 +387,13 @@ fn taken_with_next(body: &[Stmt]) -> Option<(&Expr, &Expr)> {
     }
 }
 
-/// Returns `true` for `if __name__ == "__main__":`.
 /// Name of which a condition tests that it is a tensor.
-fn tested_for_tensor(test: &Expr) -> Option<&str> {
+fn tested_for_tensor<'a>(test: &'a Expr, text: &'a str) -> Option<&'a str> {
     let Expr::Call(call) = test else { return None };
-    let last_name = |expression: &'_ Expr| match expression {
-        Expr::Name(name) => Some(name.id.to_string()),
-        Expr::Attribute(attribute) => Some(attribute.attr.id.to_string()),
-        _ => None,
-    };
-    let tests = match (last_name(&call.func)?.as_str(), &*call.arguments.args) {
+    let last_name = |expression| dotted(expression, text)?.rsplit('.').next();
+    let tests = match (last_name(&call.func)?, &*call.arguments.args) {
         ("is_tensor", [_]) => true,
-        ("isinstance", [_, kind]) => last_name(kind).as_deref() == Some("Tensor"),
+        ("isinstance", [_, kind]) => last_name(kind) == Some("Tensor"),
         _ => false,
     };
     match call.arguments.args.first() {
@@ -406,6 +402,7 @@ fn tested_for_tensor(test: &Expr) -> Option<&str> {
     }
 }
 
+/// Returns `true` for `if __name__ == "__main__":`.
 fn is_main(test: &Expr) -> bool {
     match test {
         Expr::Compare(node) => matches!(&*node.left, Expr::Name(name) if name.id.as_str() == "__name__"),

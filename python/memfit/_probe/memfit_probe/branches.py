@@ -8,7 +8,7 @@ from . import flows, math_calls, shown_texts
 
 # How often the result of a check for finite values is returned or assigned, ...
 FLOWS = 2
-# ... those that make no work, and statements that leave a block: what follows them does not run.
+# ... functions that make no work, and statements that leave a block: what follows them does not run.
 HARMLESS = ("_exit", "exit", "zero_grad")
 LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 

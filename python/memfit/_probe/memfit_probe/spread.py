@@ -63,11 +63,7 @@ class Spread:
 
     def bounds(self, samples):
         """Return the start and end of this rank's share of a batch."""
-        from memfit_parallel import cut
-
-        start, stop = cut(samples, self.parallel.part_of(self.rank), self.parallel.batches)
-        # A rank for which no sample is left takes part with one that counts nothing.
-        return (start, stop) if start < stop else (max(start - 1, 0), max(start, 1))
+        return _share(samples, self.parallel.part_of(self.rank), self.parallel.batches)
 
 
 class ByLibrary:
@@ -83,16 +79,20 @@ class ByLibrary:
 
     def bounds(self, samples):
         """Return the start and end of this rank's share of a batch."""
-        if self.has_own_share:
-            return 0, samples
-        from memfit_parallel import cut
-
-        start, stop = cut(samples, self.rank, self.ranks)
-        return (start, stop) if start < stop else (max(start - 1, 0), max(start, 1))
+        return (0, samples) if self.has_own_share else _share(samples, self.rank, self.ranks)
 
     def whole(self, samples):
         """Return the samples of a batch of all ranks, from those in a batch of the loader."""
         return samples * self.ranks if self.has_own_share else samples
+
+
+def _share(samples, part, parts):
+    """Return the start and end of one of the parts of a batch."""
+    from memfit_parallel import cut
+
+    start, stop = cut(samples, part, parts)
+    # A rank for which no sample is left takes part with one that counts nothing.
+    return (start, stop) if start < stop else (max(start - 1, 0), max(start, 1))
 
 
 def redirect(model, wrapper, ends):

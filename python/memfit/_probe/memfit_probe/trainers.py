@@ -34,30 +34,22 @@ def arm(planned):
     )
 
 
-def _record_framework(planned, kind, name):
-    """Record that a library's loop trains."""
+def _record_framework(planned, kind, name, settings=None):
+    """Record that a library's loop trains. `settings` returns the arguments that distribute it as planned."""
     original = kind.__init__
 
     @functools.wraps(original)
     def init(self, *args, **kwargs):
         planned.framework = planned.framework or name
+        if settings is not None and planned.library is not None:
+            kwargs.update(settings(planned.library))
         original(self, *args, **kwargs)
 
     kind.__init__ = init
 
 
 def _lightning(planned, kind, package):
-    _record_framework(planned, kind, "lightning")
-    if planned.library is None:
-        return
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def init(self, *args, **kwargs):
-        kwargs.update(_distributed(planned.library, package))
-        original(self, *args, **kwargs)
-
-    kind.__init__ = init
+    _record_framework(planned, kind, "lightning", lambda library: _distributed(library, package))
 
 
 def _distributed(library, package):
