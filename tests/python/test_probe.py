@@ -344,7 +344,8 @@ def test_shortened_random_tensors_are_made_on_the_default_device() -> None:
     code = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-from memfit_probe import random_numbers
+from memfit_probe import random_numbers, wrapping
+wrapping.list_constructors()
 random_numbers.arm(torch)
 with torch.device("meta"):
     assert torch.randn(2, 3).is_meta and torch.rand(2 << 20).is_meta

@@ -94,3 +94,23 @@ def test_a_process_that_is_forked_afterwards_can_use_the_gpu(tmp_path: Path) -> 
     assert answer.status == 0, answer.output
     assert answer.said["child"] == 0
     assert answer.said["mean"] == pytest.approx(0, abs=0.05)
+
+
+CONSTRUCTORS = """
+    arguments = {"arange": (3,), "as_tensor": ([1],), "asarray": ([1],), "empty": (3,), "eye": (3,), "full": ((2,), 1.0),
+                 "hann_window": (4,), "linspace": (0, 1, 3), "logspace": (0, 1, 3), "ones": (3,), "rand": (3,),
+                 "randint": (5, (2,)), "randn": (3,), "randperm": (4,), "scalar_tensor": (1.0,), "tensor": ([1],),
+                 "tril_indices": (2, 2), "zeros": (3,)}
+    def elsewhere(place):
+        return [name for name, given in arguments.items() if getattr(torch, name)(*given).device.type != place]
+    with torch.device("cuda"):
+        within = elsewhere("cuda")
+    after = elsewhere("cpu")
+    torch.set_default_device("cuda")
+    answer(within=within, after=after, default=elsewhere("cuda"))
+"""
+
+
+def test_the_default_device_applies_to_every_function_that_makes_a_tensor(tmp_path: Path) -> None:
+    said = on_device(CONSTRUCTORS, tmp_path).said
+    assert said == {"within": [], "after": [], "default": []}

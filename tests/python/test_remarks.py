@@ -35,6 +35,7 @@ ELSEWHERE = {
     "pieces": (REMARKS, "Remark::Pieces"),
     "outside-stack": ("crates/memfit-run/src/outside.rs", "this torch is for CUDA 14"),
     "stalled": (REMARKS, "Remark::Stalled"),
+    "crashed-at-end": (REMARKS, "Remark::CrashedAtEnd"),
     "waits-for-data": ("tests/python/test_data_feeding.py", "the GPU would wait for data"),
     "sampled": (REMARKS, "Remark::Sampled"),
     "first-card": (REMARKS, "Remark::FirstCard"),

@@ -10,7 +10,7 @@ use memfit_channel::Message;
 use memfit_channel::events::{self, Event, Writer};
 use memfit_channel::ledger::{MAX_TALLY, TallyKind};
 use memfit_vocabulary::Remark;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{GIB, PART, Place, Script, wait};
 
 /// Not a test: it plays the script.
@@ -59,6 +59,12 @@ fn play(part: &str) {
             script.allocate(GIB);
             script.steps(1..=1);
             wait();
+        }
+        "crashes at its end" => {
+            script.allocate(3 * GIB);
+            script.steps(1..=3);
+            script.done("exit", 3);
+            std::process::abort();
         }
         _ => {}
     }
@@ -119,6 +125,13 @@ fn more_events_than_a_log_holds() {
 #[test]
 fn a_lever_that_was_not_applied() {
     check("refuses a lever", &[], &[Remark::LeverRefused]);
+}
+
+#[test]
+fn a_crash_after_the_last_line_leaves_the_answer() {
+    check("crashes at its end", &["--steps", "0"], &[Remark::CrashedAtEnd]);
+    let (_, report) = Place::new().report("crashes at its end", &["--steps", "0"]);
+    assert_eq!((&report["verdict"], &report["script"]["signal"]), (&json!("fits"), &json!("SIGABRT")));
 }
 
 #[test]

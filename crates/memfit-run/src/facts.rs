@@ -29,6 +29,7 @@ use crate::preflight::Torch;
 use crate::recording::{self, Fullest};
 use crate::request::Request;
 use crate::secrets::without_secrets;
+use crate::signals::is_crash;
 use crate::stage::Stage;
 use crate::watch::{Ended, RealCard, Watched};
 
@@ -261,6 +262,13 @@ impl Facts {
             growth_per_step: dones.iter().filter_map(|done| done.growth_per_step).max(),
             not_run: not_run::of_ranks(&dones),
         }
+    }
+
+    /// The signal by which compiled code crashed after every rank had come to the script's end.
+    pub(crate) fn crashed_at_end(&self) -> Option<i32> {
+        let Ended::Signalled(signal) = self.ended else { return None };
+        let at_end = |rank: &RankFacts| rank.done.as_ref().is_some_and(|done| done.reason == "exit");
+        (is_crash(signal) && !self.ranks.is_empty() && self.ranks.iter().all(at_end)).then_some(signal)
     }
 
     /// Minimum of the steps that each rank completed.

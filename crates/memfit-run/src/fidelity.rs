@@ -9,6 +9,7 @@ use memfit_vocabulary::Remark;
 use crate::facts::Facts;
 use crate::numbers::Numbers;
 use crate::releases::{self, Support};
+use crate::signals::signal_name;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Request, facts, gpus, outside, time};
 
@@ -39,6 +40,9 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     }
     if facts.ended == Ended::Stalled {
         notes.push(stalled(facts.ranks.len()));
+    }
+    if let Some(signal) = facts.crashed_at_end() {
+        notes.push(Note::new(Remark::CrashedAtEnd).with_value("signal", signal_name(signal)));
     }
     // A run that ended before has not looked for them.
     if facts.setup.cover_full && matches!(facts.ended, Ended::Complete | Ended::Exited(0)) {

@@ -11,10 +11,17 @@ use crate::{Card, Request};
 /// Minimum difference between the fullest GPU and the mean, as a share of the fullest, that is remarked on.
 const MIN_UNEVEN_SHARE: f64 = 0.1;
 
+/// The peak of each GPU; without those that are for other ranks, which do not run.
+pub(crate) fn peaks(request: &Request, facts: &Facts) -> Vec<GpuPeak> {
+    let is_shown = |gpu: &&GpuPeak| request.lone_rank.is_none() || gpu.was_used();
+    facts.gpus.iter().filter(is_shown).copied().collect()
+}
+
 /// Remark on GPUs that a single process left unused, or used unevenly.
 pub(crate) fn note(request: &Request, facts: &Facts) -> Option<Note> {
     let Card::Virtual(device, count @ 2..) = &request.card else { return None };
-    if facts.ranks.len() != 1 {
+    // The other ranks would use the other GPUs.
+    if facts.ranks.len() != 1 || request.lone_rank.is_some() {
         return None;
     }
     let used: Vec<GpuPeak> = facts.gpus.iter().copied().filter(GpuPeak::was_used).collect();

@@ -10,7 +10,7 @@ use crate::facts::Facts;
 use crate::remedies::Diagnosis;
 use crate::signals::signal_name;
 use crate::watch::Ended;
-use crate::{Outcome, Request, fidelity, outside, time, verdict};
+use crate::{Outcome, Request, fidelity, gpus, outside, time, verdict};
 
 /// Builds the report of a run.
 pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
@@ -52,7 +52,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
             .iter()
             .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
             .collect(),
-        gpus: facts.gpus.clone(),
+        gpus: gpus::peaks(request, facts),
         time: time::step_time(request, facts),
         fidelity: fidelity::assess(request, outcome),
         torch: facts.torch.clone(),

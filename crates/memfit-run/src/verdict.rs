@@ -72,6 +72,8 @@ struct Evidence {
     survived: bool,
     used_gpu: bool,
     watched: bool,
+    /// `true` if compiled code crashed after every rank had come to the script's end.
+    crashed_at_end: bool,
     sizes: SizesRead,
     /// `true` if the user chose the position of sizes; the verdict then refers to that choice.
     chosen: bool,
@@ -114,6 +116,7 @@ impl Evidence {
             survived: facts.survived,
             used_gpu: facts.used_gpu(),
             watched: facts.watched,
+            crashed_at_end: facts.crashed_at_end().is_some(),
             sizes: SizesRead {
                 bounded: facts.has_read(&[Stake::Size]),
                 unbounded: facts.has_read(&[Stake::Unbounded]),
@@ -317,10 +320,11 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
                 "allow more time with `--timeout`, or fewer steps with `--steps`; `--show-output` shows what it does"
             }),
         ),
-        Ended::Signalled(signal) => {
+        // A process that an exception ends may crash while it shuts down: the exception is the reason.
+        _ if evidence.exception => problem(ProblemKind::Exception, "The script itself failed.", None),
+        Ended::Signalled(signal) if !evidence.crashed_at_end => {
             problem(ProblemKind::Signal, &format!("The script was killed by {}.", signal_name(signal)), None)
         }
-        _ if evidence.exception => problem(ProblemKind::Exception, "The script itself failed.", None),
         Ended::Exited(code) if code != 0 => {
             problem(ProblemKind::Exit, &format!("The script ended with status {code}."), None)
         }
@@ -331,14 +335,14 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
                 "`python -I`, `-E` and `-S` ignore the environment variables that load the probe: run it without them",
             ),
         ),
-        Ended::Exited(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => problem(
+        Ended::Exited(_) | Ended::Signalled(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => problem(
             ProblemKind::NoGpuUse,
             "The script ran but never used the GPU.",
             Some(
                 "move the model to `cuda`; if the script chooses the device itself, let it ask `torch.cuda.is_available()` in the process that trains",
             ),
         ),
-        Ended::Exited(_) | Ended::Complete | Ended::Stalled => None,
+        Ended::Exited(_) | Ended::Signalled(_) | Ended::Complete | Ended::Stalled => None,
     }
 }
 

@@ -87,6 +87,8 @@ pub enum Remark {
     TorchUntried,
     /// Some ranks made no progress.
     Stalled,
+    /// A process crashed after the script's last line.
+    CrashedAtEnd,
     /// A requested part of the training was not covered.
     NotCovered,
     /// A real GPU is read at intervals.

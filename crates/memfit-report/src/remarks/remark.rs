@@ -131,6 +131,10 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
             Unbounded,
             "{who} made no progress for 10 s after the others had completed their steps; the figures cover what ran",
         ),
+        Remark::CrashedAtEnd => (
+            None,
+            "the process was killed by {signal} while it shut down, after the script's last line: the figures are complete",
+        ),
         Remark::NotCovered => (Unbounded, "`--cover full` found no {what}"),
         Remark::Sampled => (
             Unbounded,

@@ -9,7 +9,7 @@ fn used(report: &RunReport) -> impl Iterator<Item = &GpuPeak> {
 
 /// Returns `true` if a single process used one of several GPUs.
 pub(super) fn is_one_used(report: &RunReport) -> bool {
-    report.ranks.len() == 1 && report.gpus.len() > 1 && used(report).count() == 1
+    report.ranks.len() == 1 && used(report).count() == 1
 }
 
 /// The fullest GPU, after a size that was used, if there are several.

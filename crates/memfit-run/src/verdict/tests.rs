@@ -15,6 +15,7 @@ fn plain(ended: Ended) -> Evidence {
         survived: false,
         used_gpu: true,
         watched: true,
+        crashed_at_end: false,
         sizes: SizesRead::default(),
         chosen: false,
         refused: None,
@@ -75,6 +76,9 @@ fn how_it_ended_decides() {
     }
     check(&Evidence { exception: true, ..plain(Ended::Exited(1)) }, Error, Some("exception"));
     check(&Evidence { exception: true, ..plain(Ended::Stalled) }, Error, Some("exception"));
+    let crashed = plain(Ended::Signalled(libc::SIGABRT));
+    check(&Evidence { crashed_at_end: true, ..crashed.clone() }, Fits, None);
+    check(&Evidence { exception: true, ..crashed }, Error, Some("exception"));
     let survived = Evidence { exception: true, survived: true, ..plain(Ended::Exited(0)) };
     check(&survived, Verdict::Unknown, Some("exception"));
     check(&Evidence { used_gpu: false, ..survived }, Error, Some("exception"));

@@ -6,7 +6,6 @@ same pages again; those of a parameter are not written at all, so that its memor
 """
 
 import functools
-import importlib
 import random
 import sys
 
@@ -48,9 +47,6 @@ def _seed_numpys(module):
 
 def arm(torch):
     """Activate it in this process and its children."""
-    # `with torch.device(…)` applies to a set of functions that is built at its first use: it has to
-    # contain the original ones, since those are looked up in it.
-    importlib.import_module("torch.utils._device")._device_constructors()
     for name in FILLS:
         setattr(torch.Tensor, name, _shortened(torch, getattr(torch.Tensor, name)))
     # It processes all elements several times.

@@ -34,6 +34,7 @@ from . import (
     solvers,
     synthetic_data,
     synthetic_weights,
+    wrapping,
 )
 from . import watch as codes
 from .calls_seen import CallsSeen
@@ -50,6 +51,7 @@ def begin(torch):
     global _session
     channel.send_torch(torch)
     try:
+        wrapping.list_constructors()
         _session = Session(torch)
         _session.arm()
     except Exception:
@@ -390,8 +392,6 @@ class Session:
     def passed(self, module, output=None):
         """Record a pass of a model."""
         self.passes.passed(module, output)
-
-    # The end
 
     @guarded
     def _at_exit(self):

@@ -1,6 +1,7 @@
-"""Makes a function look like the one whose place it takes."""
+"""Makes a function look like the one whose place it takes, and be treated like it."""
 
 import functools
+import importlib
 import inspect
 
 
@@ -21,3 +22,11 @@ def alike(original):
         return function
 
     return decorate
+
+
+def list_constructors():
+    """Have PyTorch list the functions to which `with torch.device(…)` applies, before one of them is replaced.
+
+    The list is built at its first use, and what a replacement calls is looked up in it by identity.
+    """
+    importlib.import_module("torch.utils._device")._device_constructors()
