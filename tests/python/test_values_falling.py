@@ -44,7 +44,7 @@ FALLING = {
 }
 
 
-EACH_TIME = ("a count", "a share", "on the GPU", "a shape", "a random number")
+EACH_TIME = ("a count", "on the GPU", "a shape", "a random number")
 
 
 @pytest.mark.parametrize("how", first(FALLING, besides=[how for how in FALLING if how not in EACH_TIME]))

@@ -126,10 +126,8 @@ DECIDED = {
 }
 EACH_TIME = (
     "a range",
-    "a text of `%`",
     "an order",
     "a count in a range",
-    "a range of an array",
     "a product with a tensor",
     "saved in memory",
     "the largest tensor",
