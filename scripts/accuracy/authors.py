@@ -1,12 +1,13 @@
 """Run a published script unmodified, and report what its author would have read from the allocator.
 
-    python authors.py [--on-device] [--without MODULE…] [--call EXPRESSION…] SCRIPT [ARGUMENT…]
+    python authors.py [--on-device] [--without MODULE…] [--before MODULE] [--call EXPRESSION…]
+                      SCRIPT [ARGUMENT…]
 
 The working folder is a checkout of the author's repository; SCRIPT is a file in it, or a module's dotted
 name. With `--call` the script is imported, and the expressions are evaluated among its names: functions
 that a hosted service would call. `--without` replaces a module that draws or reaches a service with one that
-does nothing. `--on-device` makes weights on the GPU, where the author moves them there: the host could not
-hold them.
+does nothing; `--before` imports a module of this folder that replaces downloads. `--on-device` makes weights
+on the GPU, where the author moves them there: the host could not hold them.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--on-device", action="store_true")
     parser.add_argument("--without", action="append", default=[])
+    parser.add_argument("--before")
     parser.add_argument("--call", action="append", default=[])
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -82,6 +84,8 @@ def main() -> None:
     atexit.register(at_end)
     if args.on_device:
         torch.set_default_device("cuda")
+    if args.before:
+        importlib.import_module(args.before)
     sys.argv = [args.script, *args.arguments]
     if args.call:
         names: dict[str, Any] = vars(imported(args.script))

@@ -78,7 +78,10 @@ def words_of(case: dict[str, Any]) -> list[str]:
 def command_of(source: dict[str, Any], case: dict[str, Any], python: str, answer: Path) -> list[str]:
     """Return the command line of a case."""
     card, ranks = case.get("card", source["card"]), case.get("ranks", 1)
-    words = [memfit(), "run", "--gpu", card + (f":{ranks}" if ranks > 1 else "")]
+    # One process runs as the first rank of a `world`, with eight GPUs in each machine.
+    world, gpus = case.get("world"), 8 if "world" in case else ranks
+    words = [memfit(), "run", "--gpu", card + (f":{gpus}" if gpus > 1 else "")]
+    words += ["--world-size", str(world)] if world else []
     words += ["--steps", str(case.get("steps", 0)), "--timeout", "20m", "--no-prove", "--show-output"]
     words += ["--json", str(answer), "--", python]
     if ranks > 1:
@@ -89,6 +92,7 @@ def command_of(source: dict[str, Any], case: dict[str, Any], python: str, answer
     words += ["--on-device"] if case.get("on_device") else []
     for name in source.get("without", []):
         words += ["--without", name]
+    words += ["--before", source["before"]] if "before" in source else []
     for expression in case.get("call", []):
         words += ["--call", expression]
     return [*words, case["script"], *words_of(case)]

@@ -1,4 +1,4 @@
-"""Runs one rank of a job of thousands on this machine: measures time and host memory, and checks the GPU memory to the byte.
+"""Runs one rank of thousands: measures time and host memory, and checks the GPU memory to the byte.
 
     python scripts/distributed/world.py [RANKSxLAYERS…]
 
@@ -88,7 +88,13 @@ def train(layers: int) -> None:
 
 Matrices = list[tuple[int, int]]
 ROOT: Matrices = [(VOCABULARY, WIDTH)] * 2
-BLOCK: Matrices = [(WIDTH + 2 * KEYS, WIDTH), (WIDTH, WIDTH), (HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN)]
+BLOCK: Matrices = [
+    (WIDTH + 2 * KEYS, WIDTH),
+    (WIDTH, WIDTH),
+    (HIDDEN, WIDTH),
+    (HIDDEN, WIDTH),
+    (WIDTH, HIDDEN),
+]
 
 
 def share(rows: int, ranks: int) -> int:
@@ -102,15 +108,15 @@ def kept(ranks: int, layers: int) -> int:
 
 
 def gathered(ranks: int) -> int:
-    """Count the elements that are whole at the peak, where the first block of the backward pass meets the root:
-    every rank's share of both.
+    """Count the elements that are whole at the peak, where the first block of the backward pass meets the
+    root: every rank's share of both.
     """
     return sum(share(rows, ranks) * ranks * columns for rows, columns in ROOT + BLOCK)
 
 
 def expected(ranks: int, layers: int) -> dict[str, int]:
-    """Compute the bytes at the peak: parts in single precision and what is whole in 16 bits; the optimizer's two
-    states (its counters of steps are on the host).
+    """Compute the bytes at the peak: parts in single precision and what is whole in 16 bits; the optimizer's
+    two states (its counters of steps are on the host).
     """
     return {
         "parameters": 4 * kept(ranks, layers) + 2 * gathered(ranks),
