@@ -118,6 +118,11 @@ fn play_with_torch(part: &str, mut script: Script) {
             eprintln!("ValueError: it failed");
             std::process::exit(1);
         }
+        "fails, and does not end" => {
+            script.allocate(3 * GIB);
+            script.uncaught("ValueError", false);
+            wait();
+        }
         "fails, and crashes at its end" => {
             script.uncaught("ValueError", false);
             std::process::abort();
@@ -266,6 +271,7 @@ fn a_scripts_own_failure_is_its_own() {
     assert_eq!(report["script"]["exception"]["type"], "ValueError");
     assert!(stderr.contains("ValueError: it failed"), "{stderr}");
     check("fails, and crashes at its end", &[], 2, "error", Some("exception"));
+    check("fails, and does not end", &["--timeout", "10m"], 2, "error", Some("exception"));
     let (_, report) = check("crashes", &[], 2, "error", Some("signal"));
     assert_eq!(report["script"]["signal"], "SIGABRT");
     check("never uses the gpu", &[], 2, "error", Some("no-gpu-use"));

@@ -38,7 +38,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     for (lever, why) in facts.ranks.iter().flat_map(|rank| &rank.refused) {
         notes.push(Note::new(Remark::LeverRefused).with_value("lever", lever).with_value("why", why));
     }
-    if facts.ended == Ended::Stalled {
+    if facts.ended == Ended::Stalled && facts.exception.is_none() {
         notes.push(stalled(facts.ranks.len()));
     }
     if let Some(signal) = facts.crashed_at_end() {

@@ -335,13 +335,15 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
                 "`python -I`, `-E` and `-S` ignore the environment variables that load the probe: run it without them",
             ),
         ),
-        Ended::Exited(_) | Ended::Signalled(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => problem(
-            ProblemKind::NoGpuUse,
-            "The script ran but never used the GPU.",
-            Some(
-                "move the model to `cuda`; if the script chooses the device itself, let it ask `torch.cuda.is_available()` in the process that trains",
-            ),
-        ),
+        Ended::Exited(_) | Ended::Signalled(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => {
+            problem(
+                ProblemKind::NoGpuUse,
+                "The script ran but never used the GPU.",
+                Some(
+                    "move the model to `cuda`; if the script chooses the device itself, let it ask `torch.cuda.is_available()` in the process that trains",
+                ),
+            )
+        }
         Ended::Exited(_) | Ended::Signalled(_) | Ended::Complete | Ended::Stalled => None,
     }
 }

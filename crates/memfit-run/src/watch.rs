@@ -188,6 +188,9 @@ impl Watch<'_> {
             if let Some(status) = status {
                 return ended_with(status);
             }
+            if self.hangs_after_failure() {
+                return Ended::Stalled;
+            }
             if interrupt.happened() {
                 return Ended::Interrupted;
             }
@@ -250,6 +253,19 @@ impl Watch<'_> {
             true if self.life.last_sign.elapsed() > STALL_TIMEOUT => Some(Ended::Stalled),
             true => None,
         }
+    }
+
+    /// Returns `true` if exceptions have ended all processes that train, and one of them still waits: for a
+    /// thread, or in a library that shuts down.
+    fn hangs_after_failure(&self) -> bool {
+        let alive = || self.inbox.processes.iter().filter(|(pid, _)| self.life.is_alive(**pid));
+        let has_failed = |speaker: &Speaker| speaker.exception.is_some();
+        let trains = |pid: &u32, speaker: &Speaker| {
+            speaker.done.is_none() && (speaker.steps > 0 || self.holds_memory(*pid))
+        };
+        alive().any(|(_, speaker)| has_failed(speaker))
+            && alive().all(|(pid, speaker)| has_failed(speaker) || !trains(pid, speaker))
+            && self.life.last_sign.elapsed() > STALL_TIMEOUT
     }
 
     fn holds_memory(&self, pid: u32) -> bool {
