@@ -16,6 +16,7 @@ from . import (
     branches,
     channel,
     come_back,
+    conditions,
     device,
     flows,
     holdings,
@@ -46,8 +47,8 @@ CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3
 REPEATED = frozenset(10**power for power in range(3, 10))
 # The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
 DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
-# That a count, which has bounds, affects control flow: unseen, or as a condition.
-COUNT_DECIDES, TRUTH = b"deciding-count", b"unknown-truth"
+# That a count, which has bounds, affects control flow unseen.
+COUNT_DECIDES = b"deciding-count"
 COPIED = b"copied-data"
 # Bytes that are compared with what the device knows at once.
 PIECE_BYTES = 1 << 26
@@ -80,22 +81,24 @@ class Reads:
         others = session.setup["others"]
         varied = others["varied"]
         self.files = come_back.ComeBack()
-        self.number = unknown_floats.kind(self.decides, self.condition, self._untold, self.files.used, varied)
+        self.conditions = conditions.Conditions(session, known)
+        truth, of_count = self.conditions.truth, self.conditions.of_count
+        number = self.conditions.number
+        given = (self.files.used, number)
+        self.number = unknown_floats.kind(self.decides, truth, self._untold, *given, varied)
         # Random numbers, and what is computed from counts.
-        bounded = (self.decides_by_count, self._count_condition)
-        self.bounded = unknown_floats.kind(*bounded, self._untold, self.files.used)
-        self.count = unknown_floats.count_kind(self.bounded, *bounded, self.files.used)
+        bounded = (self.decides_by_count, of_count)
+        self.bounded = unknown_floats.kind(*bounded, self._untold, *given)
+        self.count = unknown_floats.count_kind(self.bounded, *bounded, *given)
         kinds = {
             self.number: (self.number, self.decides),
             self.bounded: (self.bounded, self.decides_by_count),
             self.count: (self.bounded, self.decides_by_count),
         }
-        self.integer = unknown_floats.integer_kind(self.condition)
+        self.integer = unknown_floats.integer_kind(truth)
         # A scaler's scale, which is known but for the overflows that lower it.
-        self.scale = unknown_floats.kind(lambda: None, self._count_condition, self._untold, self.files.used)
-        self.watched = math_calls.Watched(known, kinds, self.condition, self._check, varied)
-        # Number of conditions on unknown values at each place.
-        self.conditions = {}
+        self.scale = unknown_floats.kind(lambda: None, of_count, self._untold, *given)
+        self.watched = math_calls.Watched(known, kinds, truth, self.conditions.check, varied)
         self.unseen = unseen_uses.Unseen()
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
@@ -156,8 +159,10 @@ class Reads:
                 self.files.read(self.decides)
                 return self._whole(result)
             if integers or known.assumptions() == assumed:
+                if integers and type(result) is not bool:
+                    return self._instead(result)
                 if type(result) is bool:
-                    result = self._check(result, sys._getframe(1), branches.is_check)
+                    result = self.conditions.check(result, sys._getframe(1), branches.is_check)
                 return self._needed(sys._getframe(1), result) if name == "__bool__" else result
             if type(result) is not bool:
                 return self._counted(name, result)
@@ -166,12 +171,12 @@ class Reads:
                 return holds
             if known.conditions() == conditions:
                 self.decides_by_count()
-                return self._check(result, sys._getframe(1), branches.is_check)
+                return self.conditions.check(result, sys._getframe(1), branches.is_check)
             # What the device would have answered, had it not inverted the condition.
             truth = result != (known.flips() != flips)
             if known.unknown_any() != unknown_any:
                 truth = truth or branches.works_if(sys._getframe(1))
-            return self.condition(truth)
+            return self.conditions.truth(truth)
 
         return read
 
@@ -185,42 +190,63 @@ class Reads:
         return truth if holds is None else holds
 
     def _copying(self, original):
-        known = self.known
+        dtype = self.session.torch.dtype
 
         @functools.wraps(original)
         def copy(tensor, *args, **kwargs):
             if type(tensor) not in self.plain or not tensor.is_cuda:
                 return original(tensor, *args, **kwargs)
-            before, assumed = known.reading(0), known.assumptions()
-            result = original(tensor, *args, **kwargs)
-            if getattr(result, "is_cuda", False) or not getattr(result, "is_cpu", True):
-                # A tensor without memory, on the device `meta`, has no data.
-                return result
-            if known.assumptions() != assumed and known.reading(0) == before:
-                return self._counted("cpu", result)
-            return self._copied_large(tensor, result)
+            given = [getattr(each, "dtype", each) for each in (*args, *kwargs.values())]
+            kind = next((each for each in given if isinstance(each, dtype)), tensor.dtype)
+            return self._copied_by(lambda: original(tensor, *args, **kwargs), tensor, kind)
 
         return copy
 
     def _copying_into(self, original):
         @functools.wraps(original)
         def copy(target, *args, **kwargs):
-            result = original(target, *args, **kwargs)
             source = args[0] if args else kwargs.get("other")
             if type(source) in self.plain and source.is_cuda and target.is_cpu:
-                self._copied_large(source, target)
-            return result
+                return self._copied_by(lambda: original(target, *args, **kwargs), source, target.dtype)
+            return original(target, *args, **kwargs)
 
         return copy
 
     def _setting(self, original):
         @functools.wraps(original)
         def set_item(target, index, value):
-            original(target, index, value)
+            def copy():
+                original(target, index, value)
+                return target
+
             if type(value) in self.plain and value.is_cuda and target.is_cpu:
-                self._copied_large(value, target)
+                self._copied_by(copy, value, target.dtype, is_part=True)
+            else:
+                original(target, index, value)
 
         return set_item
+
+    def _copied_by(self, copy, tensor, dtype, is_part=False):
+        """Copy a tensor from the GPU, where the copy has this type, and return the result; `is_part` if it
+        is a part of that.
+        """
+        known = self.known
+        before, floats = known.reading(self.codes.get(dtype, 0)), known.unknown_floats()
+        assumed = known.assumptions()
+        try:
+            result = copy()
+        finally:
+            integers = known.reading(0) != before
+        if getattr(result, "is_cuda", False) or not getattr(result, "is_cpu", True):
+            # A tensor without memory, on the device `meta`, has no data.
+            return result
+        if not integers and known.unknown_floats() != floats:
+            self.decides()
+        elif not integers and known.assumptions() != assumed:
+            return self._counted("cpu", result)
+        elif not integers:
+            return self._copied_large(tensor, result)
+        return result if is_part else self._instead(result)
 
     def _scaling(self, original):
         @functools.wraps(original)
@@ -275,7 +301,7 @@ class Reads:
             known.assumed(COPIED)
             others = self.session.setup["others"]
             is_kept = others["number"] is None or not is_replaced
-            return result if is_kept else self._other(result)
+            return self._instead(result) if is_kept else self._other(result)
         if not result.any():
             known.assumed(TRUE_COUNT)
             result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
@@ -339,37 +365,6 @@ class Reads:
             for first in range(0, length, PIECE_BYTES)
         )
 
-    def condition(self, truth):
-        """Return a comparison's result, inverted if this run inverts it."""
-        return truth != self._inverts()
-
-    def _check(self, truth, frame, is_check=branches.may_work):
-        """Return the result of a check for finite values, inverted if this run inverts it. One that only
-        stops a training, or tells of it, is passed, and so are those of libraries.
-        """
-        passed = is_library(frame.f_code.co_filename) or asserts.holds(frame) is not None
-        if passed or not is_check(frame, truth):
-            return truth
-        return self._count_condition(truth)
-
-    def _inverts(self):
-        """Return `True` if this run inverts the condition that the caller evaluates: at some places or at
-        all, and only the first times, since a loop may wait for it.
-        """
-        frames = frames_here()
-        path, line, libraries = flows.site(frames)
-        # One line may have several conditions.
-        offset = f"+{frames[0].f_lasti}" if frames and not libraries else ""
-        place = " > ".join([f"{path}:{line}{offset}", *libraries])
-        count = self.conditions[place] = self.conditions.get(place, 0) + 1
-        if count == 1:
-            channel.send("condition", place=place)
-        others = self.session.setup["others"]
-        inverted = others["conditions"]
-        if inverted is None or count > others["times"]:
-            return False
-        return inverted == "all" or place in inverted["only"]
-
     def _locate(self, count):
         """Record the location of a read, and the number of assumptions that answered it."""
         if count and threading.current_thread() is threading.main_thread():
@@ -405,7 +400,7 @@ class Reads:
                 self.decides_by_count()
             return self._followed(result, self.bounded)
         self.decides_by_count()
-        return result
+        return self._instead(result, result) if type(result) in (int, float) else result
 
     def _unknown(self, name, result):
         """Wrap or report unknown values that the script reads."""
@@ -416,6 +411,19 @@ class Reads:
             return self._followed(result, self.number)
         if name in (*FOLLOWED, *UNFOLLOWED):
             self.decides()
+        return self._instead(result)
+
+    def _instead(self, result, upper=None):
+        """Return what the script reads where its use cannot be seen, or in a run that inverts a condition on
+        it, a number that the script compares it with. `upper` is the bound of a count.
+        """
+        if type(result) in (int, float):
+            return self.conditions.number(result, upper)
+        if type(result) is self.session.torch.Tensor and result.layout is self.strided:
+            read = 0.0 if result.is_floating_point() else 0
+            number = self.conditions.number(read)
+            if number != read:
+                result.detach().fill_(number)
         return result
 
     def _followed(self, result, kind):
@@ -430,7 +438,9 @@ class Reads:
         """Follow unknown integers that the script reads."""
         if type(result) is list:
             return [self._whole(each) for each in result]
-        return self.integer(result) if type(result) is int else result
+        if type(result) is not int:
+            return result
+        return self.integer(self.conditions.number(result, only_lookups=True))
 
     def _untold(self, function, args, named):
         with self.session.torch._C.DisableTorchFunctionSubclass():
@@ -443,8 +453,3 @@ class Reads:
     def decides_by_count(self):
         """Count that something may depend on an unknown count."""
         self.known.assumed(COUNT_DECIDES)
-
-    def _count_condition(self, truth):
-        """Return the result of a comparison of an unknown count, inverted if this run inverts it."""
-        self.known.assumed(TRUTH)
-        return self.condition(truth)
