@@ -9,6 +9,7 @@ evaluated where they are constants, or variables and attributes that exist when 
 import ast
 import contextlib
 import inspect
+import itertools
 import linecache
 import math
 import operator
@@ -18,6 +19,8 @@ from .oom import is_library
 
 # Maximum number of numbers at one place, and of elements that are taken from one container.
 MAX_NUMBERS, MAX_ELEMENTS = 8, 3
+# Lines of the user's modules beyond which a value is only followed in the file that reads it.
+MAX_LINES = 20_000
 # Reads at a place after which operands are not evaluated any more.
 MAX_EVALUATED = 8
 # Maximum number of assignments through which a number is computed.
@@ -39,8 +42,9 @@ COMPARISONS = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.In: lambda left, right: left in right,
-    ast.NotIn: lambda left, right: left not in right,
+    # The number may stand for a container that it is in.
+    ast.In: lambda left, right: left == right if type(right) in NUMBERS else left in right,
+    ast.NotIn: lambda left, right: left != right if type(right) in NUMBERS else left not in right,
 }
 UNARY = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_}
 FUNCTIONS = {each.__name__: each for each in (abs, float, int, len, max, min, round, str)}
@@ -82,18 +86,18 @@ class Compared:
 
     def _place(self, frame, only_lookups):
         path = frame.f_code.co_filename
-        sources = flows.sources({path}) or {path: linecache.getlines(path)}
+        sources = flows.sources({path}, MAX_LINES) or {path: linecache.getlines(path)}
         program = self.programs.get(tuple(sources))
         if program is None:
             program = self.programs[tuple(sources)] = flows.Program(sources)
-        statement = program.at(path, frame.f_lineno)
+        span = flows.span(frame.f_code, frame.f_lasti)
+        statement = program.at(path, frame.f_lineno, span)
         if statement is None:
             return Place([], None)
-        flow = flows.ValueFlow(program, statement, flows.span(frame.f_code, frame.f_lasti))
+        flow = flows.ValueFlow(program, statement, span)
         uses = [
             (each, node)
-            for each in program.statements
-            if flow.touches(each)
+            for each in flow.touched
             for node in each.nodes()
             if (_looks_up if only_lookups else _is_use)(node)
         ]
@@ -172,7 +176,7 @@ class Use:
 
         before = result(self.read)
         near = [number for each in mine for other in others for number in self._solutions(each, other, sides)]
-        near += [(one + other) / 2 for one, other in zip(near, near[1:], strict=False)]
+        near += [(one + other) / 2 for one, other in itertools.pairwise(near)]
         found = [each for each in self._plain(self._apart(near)) if result(each) != before]
         tests = [each for each in self.node.ops if isinstance(each, (ast.In, ast.NotIn))]
         return found[: MAX_ELEMENTS if tests else 1]
@@ -196,7 +200,10 @@ class Use:
         """Return keys of a dictionary, those first that have the largest numbers as their values, or elements
         of a list that is searched.
         """
-        if not self._holds(key) or self._holds(container):
+        if self._holds(container):
+            is_search = isinstance(self.node, ast.Call) and not self._holds(key)
+            return self._plain(numbers_in(self._other(key))) if is_search else []
+        if not self._holds(key):
             return []
         found = self._other(container)
         if isinstance(found, dict):
@@ -261,6 +268,11 @@ class Use:
             return plainly(operator.getitem, value(node.value), value(node.slice))
         if isinstance(node, ast.Compare):
             sides_of = [value(each) for each in (node.left, *node.comparators)]
+            if any(type(each) in NUMBERS for each in sides_of):
+                # A text of the number is compared with another text.
+                sides_of = [
+                    next(iter(numbers_in(each)), each) if type(each) is str else each for each in sides_of
+                ]
             pairs = zip(node.ops, sides_of, sides_of[1:], strict=False)
             return all(plainly(COMPARISONS.get(type(one)), *each) for one, *each in pairs)
         if isinstance(node, ast.Call) and not node.keywords and getattr(node.func, "id", None) in FUNCTIONS:
@@ -278,9 +290,9 @@ class Use:
         function = self.statement.key(name)[0]
         for frame in self.frames if function is not None else ():
             code = frame.f_code
-            if (code.co_filename, code.co_name) == (self.statement.path, function.called):
-                if name in frame.f_locals:
-                    return frame.f_locals[name]
+            is_there = (code.co_filename, code.co_name) == (self.statement.path, function.called)
+            if is_there and name in frame.f_locals:
+                return frame.f_locals[name]
         if function is not None:
             default = function.defaults.get(name)
             if default is None:

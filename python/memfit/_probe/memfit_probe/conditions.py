@@ -13,6 +13,8 @@ from .oom import frames_here, is_library
 REPEATED = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Lambda)
 # Maximum number of elements for which a condition in such a part counts as one evaluation.
 MAX_ELEMENTS = 4096
+# Beginning of the place of a condition on a number in a file.
+FILED = "file="
 # The name of the assumption that a count affects control flow as a condition.
 TRUTH = b"unknown-truth"
 
@@ -24,6 +26,8 @@ class Conditions:
         self.session, self.known = session, known
         self.others = session.setup["others"]
         self.compared = compared.Compared()
+        # The number that comes back from files in this run, if that is inverted.
+        self.filed = self._filed()
         # Evaluations of each place, and of its last one the number of elements and of allocations before it.
         self.counts, self.elements = {}, {}
 
@@ -66,6 +70,28 @@ class Conditions:
         # One after the other, but the same for all elements.
         count = self._count(place, frames[0]) - 1
         return taken[count % len(taken)] if count < self.others["times"] * len(taken) else read
+
+    def comes_back(self):
+        """Record the numbers with which the script compares what it reads from a file that may hold unknown
+        ones. That they are in the file is a condition: they have to be written to it, so a run that inverts it
+        has them in place of all unknown numbers that are shown.
+        """
+        frames = frames_here()
+        while frames and is_library(frames[0].f_code.co_filename):
+            frames = frames[1:]
+        if not frames or self.others["number"] is not None:
+            return
+        for number in self.compared.numbers(frames, 0.0):
+            name = f"{FILED}{number}"
+            if name not in self.counts:
+                self.counts[name] = 0
+                channel.send("condition", place=name)
+
+    def _filed(self):
+        inverted = self.others["conditions"]
+        named = () if inverted in (None, "all") else inverted["only"]
+        numbers = [float(each[len(FILED) :]) for each in named if each.startswith(FILED)]
+        return numbers[0] if numbers else None
 
     def _inverts(self):
         """Return `True` if this run inverts the condition that the caller evaluates: at some places or at

@@ -7,6 +7,7 @@ of a library, or an early `break` or `return`, is missed.
 """
 
 import ast
+import functools
 import itertools
 import linecache
 import os
@@ -78,7 +79,7 @@ def may_reach(sites, traceback):
     return program.reached([(path, line) for path, line, _ in sites], mine)
 
 
-def sources(paths):
+def sources(paths, max_lines=MAX_LINES):
     """Return the lines of these files and of all modules of the user's; `None` if any cannot be read."""
     loaded = (namespace.get("__file__") for _, namespace in imports.loaded())
     found = {path: linecache.getlines(path) for path in paths}
@@ -92,7 +93,7 @@ def sources(paths):
         if mine and len(found) <= MAX_FILES:
             found.setdefault(path, linecache.getlines(path))
     complete = all(found[path] for path in paths)
-    small = len(found) <= MAX_FILES and sum(map(len, found.values())) <= MAX_LINES
+    small = len(found) <= MAX_FILES and sum(map(len, found.values())) <= max_lines
     return found if complete and small else None
 
 
@@ -123,6 +124,13 @@ class Statement:
         """Return the statement with its expressions."""
         inner = [each for part in self.parts for each in ast.walk(part)]
         return inner if self.node in inner else [self.node, *inner]
+
+    def has(self, place):
+        """Return `True` if a part of the statement contains a place."""
+        spans = [
+            ((each.lineno, each.col_offset), _end(each)) for each in self.parts if hasattr(each, "lineno")
+        ]
+        return place is None or any(begin <= place[0] and place[1] <= end for begin, end in spans)
 
     def _add(self, part):
         for node in ast.walk(part):
@@ -164,9 +172,7 @@ class Statement:
             return set()
         if isinstance(node, ast.Attribute):
             return {"." + node.attr}
-        return (
-            {self.key(node.id)} if isinstance(node, ast.Name) and node.id not in ("self", "cls") else set()
-        )
+        return {self.key(node.id)} if isinstance(node, ast.Name) and node.id not in ("self", "cls") else set()
 
 
 class Function:
@@ -244,9 +250,28 @@ class Program:
             self._block(path, block, function, controls, owner)
         return None
 
-    def at(self, path, line):
-        """The smallest statement on a line."""
+    @functools.cached_property
+    def writers(self):
+        """The statements that write each name."""
+        found = {}
+        for statement in self.statements:
+            for key in statement.writes:
+                found.setdefault(key, []).append(statement)
+        return found
+
+    @functools.cached_property
+    def users(self):
+        """The statements that read each name, or call each function."""
+        found = {}
+        for statement in self.statements:
+            for key in statement.reads | statement.calls:
+                found.setdefault(key, []).append(statement)
+        return found
+
+    def at(self, path, line, place=None):
+        """The smallest statement on a line, or the one there that has an expression at a place."""
         found = [each for each in self.statements if each.path == path and each.first <= line <= each.last]
+        found = [each for each in found if each.has(place)] or found
         return min(found, key=lambda each: each.last - each.first, default=None)
 
     def reached(self, sites, places):
@@ -320,21 +345,17 @@ class ValueFlow:
         """`span` is the place of the expression in its statement; `None` if it is not known."""
         self.program, self.statement, self.span = program, statement, span
         self.names, self.results = set(), set()
-        self.nodes = {each: each.nodes() for each in program.statements}
-        # Statements that write each name.
-        self.writers = {}
-        for each in program.statements:
-            for key in each.writes:
-                self.writers.setdefault(key, []).append(each)
-        known = -1
-        while known != (known := len(self.names) + len(self.results)):
-            for each in program.statements:
-                if self.touches(each):
-                    self._pass_on(each)
-
-    def touches(self, statement):
-        """Return `True` if a statement uses the value."""
-        return any(self.is_read(each, statement) for each in self.nodes[statement])
+        # Statements that use the value, in the order in which it reaches them.
+        self.touched = {}
+        pending = [statement]
+        while pending:
+            each = pending.pop()
+            self.touched[each] = None
+            names, results = self._passed_on(each)
+            new = [*(names - self.names), *(results - self.results)]
+            self.names |= names
+            self.results |= results
+            pending += [user for key in new for user in program.users.get(key, ())]
 
     def holds(self, node, statement):
         """Return `True` if a part of a statement uses the value."""
@@ -344,9 +365,12 @@ class ValueFlow:
         """Return `True` if an expression is the one that reads, a variable with the value, or a call that
         returns it.
         """
-        if statement is self.statement and isinstance(node, ast.expr):
-            if self.span is None or self.span == ((node.lineno, node.col_offset), _end(node)):
-                return True
+        if (
+            statement is self.statement
+            and isinstance(node, ast.expr)
+            and self.span in (None, ((node.lineno, node.col_offset), _end(node)))
+        ):
+            return True
         if isinstance(node, (ast.Name, ast.Attribute)):
             key = statement.key(node.id) if isinstance(node, ast.Name) else "." + node.attr
             return isinstance(node.ctx, ast.Load) and key in self.names
@@ -356,26 +380,28 @@ class ValueFlow:
         """Return the only statement that writes a variable, if it is an assignment of the value alone."""
         if not isinstance(node, ast.Name):
             return None
-        writers = self.writers.get(statement.key(node.id), ())
+        writers = self.program.writers.get(statement.key(node.id), ())
         only = writers[0].node if len(writers) == 1 else None
         is_plain = isinstance(only, ast.Assign) and all(isinstance(each, ast.Name) for each in only.targets)
         return writers[0] if is_plain and self.holds(only.value, writers[0]) else None
 
-    def _pass_on(self, statement):
-        self.names |= statement.writes
+    def _passed_on(self, statement):
+        """Return the names and the results of functions that have the value because of a statement."""
+        names, results = set(statement.writes), set()
         if statement.returns and statement.function is not None:
-            self.results.add(statement.function.name)
-        for node in self.nodes[statement]:
+            results.add(statement.function.name)
+        for node in statement.nodes():
             if not isinstance(node, ast.Call):
                 continue
             named = {each.arg: each.value for each in node.keywords}
             is_put = isinstance(node.func, ast.Attribute) and node.func.attr not in LOOKUPS
             if is_put and any(self.holds(each, statement) for each in (*node.args, *named.values())):
-                self.names |= statement.root(node.func.value)
+                names |= statement.root(node.func.value)
             for function in self.program.functions.get(_called(node), ()):
                 given = {**dict(zip(function.positional, node.args, strict=False)), **named}
                 held = {name for name, value in given.items() if self.holds(value, statement)}
-                self.names |= {(function, name) for name in held & function.parameters}
+                names |= {(function, name) for name in held & function.parameters}
+        return names, results
 
 
 def _called(call):

@@ -99,7 +99,8 @@ def kind(decides, condition, untold, used, instead, varied=False):
     """Create the type of such values.
 
     `decides` is called when something depends on one. `condition` is called with the result of a comparison,
-    and `instead` with a plain number in place of one; they may replace it. `untold` calls a function of PyTorch that is not to ask `__torch_function__`.
+    and `instead` with a plain number in place of one; they may replace it. `untold` calls a function of
+    PyTorch that is not to ask `__torch_function__`.
 
     In a further run with other numbers, comparisons have the results of the first run: what depends on them
     is the question of a run that inverts them. Where the numbers are `varied`, they have their own.
