@@ -87,6 +87,11 @@ DECIDED = {
     "a copy beyond": "if loss.to('cpu') > 1: many()",
     "a count": "if int((few > 0).sum()) == 33: many()",
     "a text beyond": "if float(f'{number:.3f}') > 100: many()",
+    "a file of numbers beyond": "with open('x', 'w') as file: file.write(json.dumps({'loss': number}) + '\\n')\n"
+    "with open('x') as file: losses = [json.loads(line)['loss'] for line in file]\n"
+    "mean = sum(losses) / len(losses)\nif 20 < mean < 40: many()",
+    "a position of at least one": "rows = max(1, few.argmax().item())\n"
+    "kept.append(torch.zeros(rows << 30, dtype=torch.uint8, device=device))",
     "saved by another library": "from safetensors.torch import load_file, save_file\n"
     "save_file({'x': lots}, 'x.safetensors')\nif load_file('x.safetensors')['x'].any(): many()",
     "a matrix without a factorization": "try: torch.linalg.cholesky(layer.weight @ layer.weight.T - 9)\n"

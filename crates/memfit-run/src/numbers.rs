@@ -115,9 +115,8 @@ impl Numbers {
                 ..OtherValues::default()
             })
         };
-        let shows_nothing = |varied: &Facts| {
-            varied.oom.is_none() && (varied.exception.is_some() || varied.was_stopped())
-        };
+        let shows_nothing =
+            |varied: &Facts| varied.oom.is_none() && (varied.exception.is_some() || varied.was_stopped());
         let mut varied = vary(true)?;
         if varied.exception.is_some() && shows_nothing(&varied) {
             // A position may have been out of range.

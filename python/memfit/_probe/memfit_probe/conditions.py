@@ -73,8 +73,8 @@ class Conditions:
 
     def comes_back(self):
         """Record the numbers with which the script compares what it reads from a file that may hold unknown
-        ones. That they are in the file is a condition: they have to be written to it, so a run that inverts it
-        has them in place of all unknown numbers that are shown.
+        ones. That one is in the file is a condition. As it has to be written there, a run that inverts it
+        has it in place of all unknown numbers that are shown.
         """
         frames = frames_here()
         while frames and is_library(frames[0].f_code.co_filename):
