@@ -214,7 +214,10 @@ WAITS = """
         ("if (x - x.roll(1)).norm().item() > 9", "unknown"),
         ("if int((x > 1).long().argmax()) + len(kept) == 9999", "unknown"),
         # It has to be below more than a few times.
-        ("for _ in range(9):\n            if not x.norm() < 9: break\n        else", "unknown"),
+        (
+            "for _ in range(9):\n            if not x.norm().item() < x.std().item(): break\n        else",
+            "unknown",
+        ),
         ("if len(kept) == 9999", "oom"),
     ],
 )

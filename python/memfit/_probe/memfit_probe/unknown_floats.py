@@ -190,8 +190,8 @@ def kind(decides, condition, untold, used, instead, varied=False):
         original = getattr(float, name)
 
         def compare(self, other):
-            # Correct scripts pass a check for finite values.
-            if other is not self and not (isinstance(other, float) and math.isinf(other)):
+            # Correct scripts pass a check for finite values. `math` answers for unknown ones (`math_calls`).
+            if other is not self and not (isinstance(other, float) and math.isinf(plain(other))):
                 decides()
                 result = original(self, other) if varied else original(first(self), first(other))
                 return result if result is NotImplemented else condition(result)
