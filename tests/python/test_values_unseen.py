@@ -73,6 +73,27 @@ DECIDED = {
     "if tokens.item() == 50256: many()",
     "a certain token in a list": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)\n"
     "if 50256 in tokens.tolist(): many()",
+    "a certain token as a plain number": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)\n"
+    "end = 50256\nfor token in tokens[:3]:\n    word = int(token)\n    if word - 1 == end - 1: many()",
+    "a token in a set": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)\n"
+    "if tokens[0].item() in {13, 50256}: many()",
+    "a token beyond": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)\n"
+    "if tokens[0].item() + 7 > 40000: many()",
+    "ten tokens": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)[:10]\n"
+    "if all(token == 50256 for token in tokens.tolist()): many()",
+    "ten plain tokens": "tokens = torch.nn.Linear(64, 50257, device=device)(layer.weight).argmax(1)[:10]\n"
+    "if all(int(token) == 50256 for token in tokens): many()",
+    "a plain number beyond": "if float(loss) > 100: many()",
+    "a copy beyond": "if loss.to('cpu') > 1: many()",
+    "a count": "if int((few > 0).sum()) == 33: many()",
+    "a text beyond": "if float(f'{number:.3f}') > 100: many()",
+    "a file of numbers beyond": "with open('x', 'w') as file: file.write(json.dumps({'loss': number}) + '\\n')\n"
+    "with open('x') as file: losses = [json.loads(line)['loss'] for line in file]\n"
+    "mean = sum(losses) / len(losses)\nif 20 < mean < 40: many()",
+    "a position of at least one": "rows = max(1, few.argmax().item())\n"
+    "kept.append(torch.zeros(rows << 30, dtype=torch.uint8, device=device))",
+    "saved by another library": "from safetensors.torch import load_file, save_file\n"
+    "save_file({'x': lots}, 'x.safetensors')\nif load_file('x.safetensors')['x'].any(): many()",
     "a matrix without a factorization": "try: torch.linalg.cholesky(layer.weight @ layer.weight.T - 9)\n"
     "except torch.linalg.LinAlgError: many()",
     "a handler of logging": "import logging\nlines = []\nclass Handler(logging.Handler):\n"
@@ -131,6 +152,8 @@ EACH_TIME = (
     "a product with a tensor",
     "saved in memory",
     "the largest tensor",
+    "ten plain tokens",
+    "a token in a set",
 )
 
 
@@ -187,7 +210,12 @@ WAITS = """
     [
         ("if (x - x.roll(1)).norm() < 9999", "unknown"),
         ("if (x - x.roll(1)).norm().item() > 9", "unknown"),
-        ("if int((x > 1).long().argmax()) + len(kept) == 9999", "oom"),
+        ("if int((x > 1).long().argmax()) + len(kept) == 9999", "unknown"),
+        # It has to be below more than a few times.
+        (
+            "for _ in range(9):\n            if not x.norm().item() < x.std().item(): break\n        else",
+            "unknown",
+        ),
         ("if len(kept) == 9999", "oom"),
     ],
 )

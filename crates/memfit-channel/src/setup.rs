@@ -25,6 +25,9 @@ pub struct OtherValues {
     /// their bounds, and comparisons have the results that follow from all these.
     #[serde(default)]
     pub varied: bool,
+    /// `true` if positions, such as that of a maximum, vary as other integers do, and may be out of range.
+    #[serde(default)]
+    pub positions: bool,
 }
 
 /// Conditions that a repeated run inverts.

@@ -10,6 +10,9 @@ use std::collections::{BTreeSet, VecDeque};
 /// Maximum number of runs after the one in which all conditions are inverted.
 const MAX_RUNS: usize = 6;
 
+/// Beginning of the place of a condition that the script reads a certain number from a file that it wrote.
+const FILED: &str = "file=";
+
 /// The sets of conditions that are still to be inverted.
 pub(crate) struct Branches {
     /// Places of conditions that any run reached by a set that is queued or done.
@@ -23,8 +26,10 @@ impl Branches {
     /// conditions at these places.
     pub(crate) fn new(plain: &[String], all: &[String]) -> Self {
         let mut branches = Self { known: BTreeSet::new(), queue: VecDeque::new(), runs: 0 };
-        // With a single condition, both runs together took both of its branches.
-        if plain.len() > 1 || all.iter().any(|place| !plain.contains(place)) {
+        // With a single condition, both runs together took both of its branches. A number in a file is not
+        // known when the file is written, unless it is given.
+        let is_filed = plain.iter().any(|place| place.starts_with(FILED));
+        if plain.len() > 1 || is_filed || all.iter().any(|place| !plain.contains(place)) {
             branches.ran(&[], plain);
         }
         branches
@@ -90,6 +95,7 @@ mod tests {
     fn both_branches_of_a_single_condition_were_taken_before() {
         assert!(explored(|_| vec!["a"]).is_empty());
         assert!(explored(|_| vec![]).is_empty());
+        assert_eq!(explored(|_| vec!["file=101"]), ["file=101"], "the run with all of them has no such file");
     }
 
     #[test]

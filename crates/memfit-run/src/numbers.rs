@@ -106,13 +106,23 @@ impl Numbers {
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        let varied = run(OtherValues {
-            number: Some(VARIED),
-            sizes: ValuePolicy::at_fraction(BETWEEN),
-            varied: true,
-            ..OtherValues::default()
-        })?;
-        if varied.oom.is_none() && (varied.exception.is_some() || varied.was_stopped()) {
+        let mut vary = |positions: bool| {
+            run(OtherValues {
+                number: Some(VARIED),
+                sizes: ValuePolicy::at_fraction(BETWEEN),
+                varied: true,
+                positions,
+                ..OtherValues::default()
+            })
+        };
+        let shows_nothing =
+            |varied: &Facts| varied.oom.is_none() && (varied.exception.is_some() || varied.was_stopped());
+        let mut varied = vary(true)?;
+        if varied.exception.is_some() && shows_nothing(&varied) {
+            // A position may have been out of range.
+            varied = vary(false)?;
+        }
+        if shows_nothing(&varied) {
             return Ok(self);
         }
         let explains = |base: &Facts| {
@@ -173,9 +183,12 @@ impl Numbers {
             if escapes(&flipped) {
                 return Ok(Self::Decisive);
             }
-            let Some((_, next)) = run_next(&mut branches, &mut run)? else { return Ok(Self::Harmless) };
+            let Some((_, next)) = run_next(&mut branches, &mut run)? else { break };
             flipped = next;
         }
+        // A loss that falls in each epoch, for example, is inverted in each of them.
+        let often = run(inverting(Inverted::All, MANY_TIMES))?;
+        Ok(if escapes(&often) { Self::Decisive } else { Self::Harmless })
     }
 
     /// Adds the finding that another run needed no more than this; a run that failed adds nothing.

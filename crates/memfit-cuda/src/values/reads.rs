@@ -143,8 +143,12 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
     }
     let others = machine::get().ok().map(|machine| &machine.setup.others);
-    if let Some((number, varied)) = others.and_then(|others| Some((others.number?, others.varied))) {
-        let other = if varied { Other::Varied } else { Other::Number(number) };
+    if let Some((number, others)) = others.and_then(|others| Some((others.number?, others))) {
+        let other = match (others.varied, others.positions) {
+            (true, true) => Other::AllVaried,
+            (true, false) => Other::Varied,
+            (false, _) => Other::Number(number),
+        };
         replace_unknown(bytes, &assumptions, reads.float, other);
     }
     if bytes.len() == 1 && assumptions.iter().copied().any(is_condition) {
@@ -161,8 +165,10 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
 enum Other {
     /// This integer, or one of a few floating-point numbers.
     Number(u16),
-    /// Another number each time.
+    /// Another number each time, but for positions.
     Varied,
+    /// Another number each time, also for positions, which may be out of range.
+    AllVaried,
 }
 
 /// Replaces the zeros of unknown numbers, to detect whether anything depends on them.
@@ -172,9 +178,9 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
     }
     let is_position = assumptions.iter().copied().any(is_position);
     let integer = |replaced: usize| match other {
-        _ if is_position => OTHER_POSITION,
+        Other::Number(_) | Other::Varied if is_position => OTHER_POSITION,
         Other::Number(number) => number,
-        Other::Varied => scattered(replaced as u64, VARIED_INTEGERS - 1) as u16 + 1,
+        Other::Varied | Other::AllVaried => scattered(replaced as u64, VARIED_INTEGERS - 1) as u16 + 1,
     };
     if is_position || assumptions.iter().copied().any(is_integer) {
         let width = float.map_or_else(|| integer_width(bytes.len()), Float::width);
@@ -188,7 +194,7 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
                 // No threshold has all of them on one side.
                 Other::Number(number) if number > MAX_SMALL => OTHER_FLOATS[replaced % OTHER_FLOATS.len()],
                 Other::Number(_) => SMALL_FLOATS[replaced % SMALL_FLOATS.len()],
-                Other::Varied => varied_float(replaced),
+                Other::Varied | Other::AllVaried => varied_float(replaced),
             })
         });
     }
@@ -451,6 +457,12 @@ mod tests {
         replace_unknown(&mut bytes, &[Assumption::UnknownInteger], None, Other::Varied);
         let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
         assert_eq!(words.collect::<std::collections::BTreeSet<_>>(), (1..VARIED_INTEGERS).collect());
+        for (other, most) in [(Other::Varied, 1), (Other::AllVaried, VARIED_INTEGERS - 1)] {
+            bytes.fill(0);
+            replace_unknown(&mut bytes, &[Assumption::Position], None, other);
+            let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+            assert_eq!(words.max(), Some(most), "a position");
+        }
         let numbers: Vec<f32> = (0..100).map(varied_float).collect();
         assert!(numbers.iter().all(|number| (0.0..=8.0).contains(number) && *number != 0.0));
         assert!(numbers.iter().any(|number| *number > 4.0));

@@ -29,8 +29,9 @@ LISTINGS = ("os.listdir", "os.scandir")
 class ComeBack:
     """Watches the files that the script reads from its first unknown number on."""
 
-    def __init__(self):
-        self.deciding = []
+    def __init__(self, comes_back):
+        """`comes_back` is called where a file is read that may hold unknown numbers."""
+        self.deciding, self.comes_back = [], comes_back
         self.begun, self.watches = None, False
         self.uses = set()
         self.folder = channel.run_dir()
@@ -77,6 +78,7 @@ class ComeBack:
     def _decide(self):
         for decides in self.deciding:
             decides()
+        self.comes_back()
 
     def _is_read(self, path, flags):
         """Return `True` if a file is opened to be read which may hold unknown numbers."""

@@ -7,6 +7,7 @@ of a library, or an early `break` or `return`, is missed.
 """
 
 import ast
+import functools
 import itertools
 import linecache
 import os
@@ -23,6 +24,8 @@ MAX_LINES = 200_000
 PROBE = os.path.dirname(HERE) + os.sep
 # A function that only shows its arguments.
 SHOWS = "print"
+# Methods that look what they are given up in a container, and do not put it there.
+LOOKUPS = ("count", "get", "index", "pop")
 CONTROL = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -69,14 +72,14 @@ def may_reach(sites, traceback):
     if any(scope(path) in libraries for path, _ in places[own[-1] + 1 :]):
         return True
     mine = [places[index] for index in own]
-    sources = _sources({path for path, *_ in (*sites, *mine)})
-    if sources is None:
+    found = sources({path for path, *_ in (*sites, *mine)})
+    if found is None:
         return True
-    program = Program(sources)
+    program = Program(found)
     return program.reached([(path, line) for path, line, _ in sites], mine)
 
 
-def _sources(paths):
+def sources(paths, max_lines=MAX_LINES):
     """Return the lines of these files and of all modules of the user's; `None` if any cannot be read."""
     loaded = (namespace.get("__file__") for _, namespace in imports.loaded())
     found = {path: linecache.getlines(path) for path in paths}
@@ -90,8 +93,13 @@ def _sources(paths):
         if mine and len(found) <= MAX_FILES:
             found.setdefault(path, linecache.getlines(path))
     complete = all(found[path] for path in paths)
-    small = len(found) <= MAX_FILES and sum(map(len, found.values())) <= MAX_LINES
+    small = len(found) <= MAX_FILES and sum(map(len, found.values())) <= max_lines
     return found if complete and small else None
+
+
+def namespaces(path):
+    """Return the variables of the modules that a file is loaded as."""
+    return [names for _, names in imports.loaded() if names.get("__file__") == path]
 
 
 class Statement:
@@ -100,6 +108,7 @@ class Statement:
     def __init__(self, path, node, parts, function, controls, imported):
         self.path = path
         self.imported = imported
+        self.node, self.parts = node, parts
         self.first = node.lineno
         ends = [each.end_lineno for part in parts for each in ast.walk(part) if hasattr(each, "end_lineno")]
         self.last = max(ends, default=node.lineno)
@@ -111,26 +120,39 @@ class Statement:
         for part in parts:
             self._add(part)
 
+    def nodes(self):
+        """Return the statement with its expressions."""
+        inner = [each for part in self.parts for each in ast.walk(part)]
+        return inner if self.node in inner else [self.node, *inner]
+
+    def has(self, place):
+        """Return `True` if a part of the statement contains a place."""
+        spans = [
+            ((each.lineno, each.col_offset), _end(each)) for each in self.parts if hasattr(each, "lineno")
+        ]
+        return place is None or any(begin <= place[0] and place[1] <= end for begin, end in spans)
+
     def _add(self, part):
         for node in ast.walk(part):
             if isinstance(node, ast.Name):
-                key = self._key(node.id)
+                key = self.key(node.id)
                 (self.reads if isinstance(node.ctx, ast.Load) else self.writes).add(key)
             elif isinstance(node, ast.Attribute):
                 (self.reads if isinstance(node.ctx, ast.Load) else self.writes).add("." + node.attr)
             elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                self.writes |= self._root(node.value)
+                self.writes |= self.root(node.value)
             elif isinstance(node, (ast.Yield, ast.YieldFrom)):
                 self.returns = True
             elif isinstance(node, ast.Call):
                 called = node.func
                 if isinstance(called, ast.Attribute):
                     self.calls.add(called.attr)
-                    self.receivers |= self._root(called.value)
+                    self.receivers |= self.root(called.value)
                 elif isinstance(called, ast.Name):
                     self.calls.add(called.id)
 
-    def _key(self, name):
+    def key(self, name):
+        """Return a variable's name with the function that it belongs to."""
         function = self.function
         while function is not None and name not in function.names:
             function = function.outer
@@ -139,7 +161,7 @@ class Statement:
     def _is_imported(self, node):
         return isinstance(node, ast.Name) and node.id in self.imported
 
-    def _root(self, node):
+    def root(self, node):
         """The variable, or attribute, whose contents an item or a method call changes."""
         while isinstance(node, (ast.Subscript, ast.Call)):
             node = node.value if isinstance(node, ast.Subscript) else node.func
@@ -150,21 +172,24 @@ class Statement:
             return set()
         if isinstance(node, ast.Attribute):
             return {"." + node.attr}
-        return (
-            {self._key(node.id)} if isinstance(node, ast.Name) and node.id not in ("self", "cls") else set()
-        )
+        return {self.key(node.id)} if isinstance(node, ast.Name) and node.id not in ("self", "cls") else set()
 
 
 class Function:
     """A function, with the names that are its own."""
 
     def __init__(self, node, outer, owner):
-        self.outer = outer
+        self.outer, self.called = outer, node.name
         # A class is called to construct it.
         self.name = owner if node.name == "__init__" and owner else node.name
         given = node.args
         arguments = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
         self.parameters = {each.arg for each in arguments if each is not None} - {"self", "cls"}
+        positional = [each.arg for each in (*given.posonlyargs, *given.args)]
+        self.positional = [each for each in positional if each not in ("self", "cls")]
+        defaults = zip(reversed(positional), reversed(given.defaults), strict=False)
+        named = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        self.defaults = {**dict(defaults), **{each.arg: value for each, value in named if value is not None}}
         inside = [each for each in ast.walk(node) if isinstance(each, (ast.Global, ast.Nonlocal))]
         stored = {
             each.id
@@ -225,9 +250,28 @@ class Program:
             self._block(path, block, function, controls, owner)
         return None
 
-    def at(self, path, line):
-        """The smallest statement on a line."""
+    @functools.cached_property
+    def writers(self):
+        """The statements that write each name."""
+        found = {}
+        for statement in self.statements:
+            for key in statement.writes:
+                found.setdefault(key, []).append(statement)
+        return found
+
+    @functools.cached_property
+    def users(self):
+        """The statements that read each name, or call each function."""
+        found = {}
+        for statement in self.statements:
+            for key in statement.reads | statement.calls:
+                found.setdefault(key, []).append(statement)
+        return found
+
+    def at(self, path, line, place=None):
+        """The smallest statement on a line, or the one there that has an expression at a place."""
         found = [each for each in self.statements if each.path == path and each.first <= line <= each.last]
+        found = [each for each in found if each.has(place)] or found
         return min(found, key=lambda each: each.last - each.first, default=None)
 
     def reached(self, sites, places):
@@ -292,3 +336,77 @@ class Flow:
                 self.names |= {(function, parameter) for parameter in function.parameters}
                 if decided:
                     self.bodies.add(function)
+
+
+class ValueFlow:
+    """Names and results that hold what one expression reads. Conditions on it do not count."""
+
+    def __init__(self, program, statement, span):
+        """`span` is the place of the expression in its statement; `None` if it is not known."""
+        self.program, self.statement, self.span = program, statement, span
+        self.names, self.results = set(), set()
+        # Statements that use the value, in the order in which it reaches them.
+        self.touched = {}
+        pending = [statement]
+        while pending:
+            each = pending.pop()
+            self.touched[each] = None
+            names, results = self._passed_on(each)
+            new = [*(names - self.names), *(results - self.results)]
+            self.names |= names
+            self.results |= results
+            pending += [user for key in new for user in program.users.get(key, ())]
+
+    def holds(self, node, statement):
+        """Return `True` if a part of a statement uses the value."""
+        return any(self.is_read(each, statement) for each in ast.walk(node))
+
+    def is_read(self, node, statement):
+        """Return `True` if an expression is the one that reads, a variable with the value, or a call that
+        returns it.
+        """
+        if (
+            statement is self.statement
+            and isinstance(node, ast.expr)
+            and self.span in (None, ((node.lineno, node.col_offset), _end(node)))
+        ):
+            return True
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            key = statement.key(node.id) if isinstance(node, ast.Name) else "." + node.attr
+            return isinstance(node.ctx, ast.Load) and key in self.names
+        return isinstance(node, ast.Call) and _called(node) in self.results
+
+    def assignment(self, node, statement):
+        """Return the only statement that writes a variable, if it is an assignment of the value alone."""
+        if not isinstance(node, ast.Name):
+            return None
+        writers = self.program.writers.get(statement.key(node.id), ())
+        only = writers[0].node if len(writers) == 1 else None
+        is_plain = isinstance(only, ast.Assign) and all(isinstance(each, ast.Name) for each in only.targets)
+        return writers[0] if is_plain and self.holds(only.value, writers[0]) else None
+
+    def _passed_on(self, statement):
+        """Return the names and the results of functions that have the value because of a statement."""
+        names, results = set(statement.writes), set()
+        if statement.returns and statement.function is not None:
+            results.add(statement.function.name)
+        for node in statement.nodes():
+            if not isinstance(node, ast.Call):
+                continue
+            named = {each.arg: each.value for each in node.keywords}
+            is_put = isinstance(node.func, ast.Attribute) and node.func.attr not in LOOKUPS
+            if is_put and any(self.holds(each, statement) for each in (*node.args, *named.values())):
+                names |= statement.root(node.func.value)
+            for function in self.program.functions.get(_called(node), ()):
+                given = {**dict(zip(function.positional, node.args, strict=False)), **named}
+                held = {name for name, value in given.items() if self.holds(value, statement)}
+                names |= {(function, name) for name in held & function.parameters}
+        return names, results
+
+
+def _called(call):
+    return getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+
+
+def _end(node):
+    return (node.end_lineno, node.end_col_offset)

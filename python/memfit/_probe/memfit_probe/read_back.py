@@ -4,9 +4,7 @@ The device sees bytes. It takes an unknown value for an integer, which may becom
 otherwise here. An unknown floating-point value is followed until something depends on it.
 """
 
-import ctypes
 import functools
-import os
 import sys
 import threading
 
@@ -16,19 +14,17 @@ from . import (
     branches,
     channel,
     come_back,
+    conditions,
+    copied,
     device,
     flows,
-    holdings,
     imports,
     math_calls,
-    other_data,
     saved,
-    sparse,
     unknown_floats,
     unseen_uses,
 )
 from .oom import frames_here, is_library, stack
-from .uncaught import HERE
 
 # Methods of `torch.Tensor` that return values which can be followed, ...
 FOLLOWED = ("item", "tolist")
@@ -38,23 +34,14 @@ UNFOLLOWED = ("cpu", "__float__", "__bool__")
 COPYING = ("to", "type", "numpy")
 # These convert any value to an integer.
 INTEGERS = ("__int__", "__index__")
-# Larger reads are reads of data to the device.
-MAX_BYTES = 4096
 # The device's codes of the types, by the size of a real number.
 CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3, "complex128": 4}
 # Reads at one place within one step, after each of which it is reported.
 REPEATED = frozenset(10**power for power in range(3, 10))
-# The names of the assumptions that a value affects control flow, and of how many entries of a mask are true.
-DECIDES, TRUE_COUNT = b"deciding-number", b"true-count"
-# That a count, which has bounds, affects control flow: unseen, or as a condition.
-COUNT_DECIDES, TRUTH = b"deciding-count", b"unknown-truth"
-COPIED = b"copied-data"
-# Bytes that are compared with what the device knows at once.
-PIECE_BYTES = 1 << 26
-# Part of the paths of a library that saves tensors.
-SAVES = f"{os.sep}safetensors{os.sep}"
-# The folder of memfit.
-PACKAGE = os.path.dirname(os.path.dirname(HERE)) + os.sep
+# The name of the assumption that a value affects control flow.
+DECIDES = b"deciding-number"
+# That a count, which has bounds, affects control flow unseen.
+COUNT_DECIDES = b"deciding-count"
 
 
 def arm(session):
@@ -75,32 +62,32 @@ class Reads:
         torch = session.torch
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.strided = torch.strided
-        self.library = os.path.dirname(torch.__file__) + os.sep
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         others = session.setup["others"]
         varied = others["varied"]
-        self.files = come_back.ComeBack()
-        self.number = unknown_floats.kind(self.decides, self.condition, self._untold, self.files.used, varied)
+        self.conditions = conditions.Conditions(session, known)
+        self.files = come_back.ComeBack(self.conditions.comes_back)
+        self.copied = copied.Copied(session, known, self.conditions)
+        truth, of_count = self.conditions.truth, self.conditions.of_count
+        number = self.conditions.number
+        given = (self.files.used, number)
+        self.number = unknown_floats.kind(self.decides, truth, self._untold, *given, varied)
         # Random numbers, and what is computed from counts.
-        bounded = (self.decides_by_count, self._count_condition)
-        self.bounded = unknown_floats.kind(*bounded, self._untold, self.files.used)
-        self.count = unknown_floats.count_kind(self.bounded, *bounded, self.files.used)
+        bounded = (self.decides_by_count, of_count)
+        self.bounded = unknown_floats.kind(*bounded, self._untold, *given)
+        self.count = unknown_floats.count_kind(self.bounded, *bounded, *given)
         kinds = {
             self.number: (self.number, self.decides),
             self.bounded: (self.bounded, self.decides_by_count),
             self.count: (self.bounded, self.decides_by_count),
         }
-        self.integer = unknown_floats.integer_kind(self.condition)
+        self.integer = unknown_floats.integer_kind(truth)
         # A scaler's scale, which is known but for the overflows that lower it.
-        self.scale = unknown_floats.kind(lambda: None, self._count_condition, self._untold, self.files.used)
-        self.watched = math_calls.Watched(known, kinds, self.condition, self._check, varied)
-        # Number of conditions on unknown values at each place.
-        self.conditions = {}
+        self.scale = unknown_floats.kind(lambda: None, of_count, self._untold, *given)
+        self.watched = math_calls.Watched(known, kinds, truth, self.conditions.check, varied)
         self.unseen = unseen_uses.Unseen()
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
-        # Places that copied much data to the host, which are zeros where nobody computed them.
-        self.copies = set()
         # Assumed reads of each place since the last complete step, whose number comes first.
         self.step, self.repeats = 0, {}
         # A compiler depends on the types of numbers.
@@ -140,8 +127,8 @@ class Reads:
             if type(tensor) not in self.plain or not tensor.is_cuda or is_compiling():
                 result = original(tensor, *args, **kwargs)
                 return self._needed(sys._getframe(1), result) if name == "__bool__" else result
-            if tensor.layout is not self.strided or tensor.nbytes > MAX_BYTES:
-                return self._copied_large(tensor, original(tensor, *args, **kwargs))
+            if tensor.layout is not self.strided or tensor.nbytes > copied.MAX_BYTES:
+                return self.copied.large(tensor, original(tensor, *args, **kwargs))
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
             assumed, conditions, flips = known.assumptions(), known.conditions(), known.flips()
             unknown_any = known.unknown_any()
@@ -156,8 +143,10 @@ class Reads:
                 self.files.read(self.decides)
                 return self._whole(result)
             if integers or known.assumptions() == assumed:
+                if integers and type(result) is not bool:
+                    return self._instead(result)
                 if type(result) is bool:
-                    result = self._check(result, sys._getframe(1), branches.is_check)
+                    result = self.conditions.check(result, sys._getframe(1), branches.is_check)
                 return self._needed(sys._getframe(1), result) if name == "__bool__" else result
             if type(result) is not bool:
                 return self._counted(name, result)
@@ -166,12 +155,12 @@ class Reads:
                 return holds
             if known.conditions() == conditions:
                 self.decides_by_count()
-                return self._check(result, sys._getframe(1), branches.is_check)
+                return self.conditions.check(result, sys._getframe(1), branches.is_check)
             # What the device would have answered, had it not inverted the condition.
             truth = result != (known.flips() != flips)
             if known.unknown_any() != unknown_any:
                 truth = truth or branches.works_if(sys._getframe(1))
-            return self.condition(truth)
+            return self.conditions.truth(truth)
 
         return read
 
@@ -185,42 +174,63 @@ class Reads:
         return truth if holds is None else holds
 
     def _copying(self, original):
-        known = self.known
+        dtype = self.session.torch.dtype
 
         @functools.wraps(original)
         def copy(tensor, *args, **kwargs):
             if type(tensor) not in self.plain or not tensor.is_cuda:
                 return original(tensor, *args, **kwargs)
-            before, assumed = known.reading(0), known.assumptions()
-            result = original(tensor, *args, **kwargs)
-            if getattr(result, "is_cuda", False) or not getattr(result, "is_cpu", True):
-                # A tensor without memory, on the device `meta`, has no data.
-                return result
-            if known.assumptions() != assumed and known.reading(0) == before:
-                return self._counted("cpu", result)
-            return self._copied_large(tensor, result)
+            given = [getattr(each, "dtype", each) for each in (*args, *kwargs.values())]
+            kind = next((each for each in given if isinstance(each, dtype)), tensor.dtype)
+            return self._copied_by(lambda: original(tensor, *args, **kwargs), tensor, kind)
 
         return copy
 
     def _copying_into(self, original):
         @functools.wraps(original)
         def copy(target, *args, **kwargs):
-            result = original(target, *args, **kwargs)
             source = args[0] if args else kwargs.get("other")
             if type(source) in self.plain and source.is_cuda and target.is_cpu:
-                self._copied_large(source, target)
-            return result
+                return self._copied_by(lambda: original(target, *args, **kwargs), source, target.dtype)
+            return original(target, *args, **kwargs)
 
         return copy
 
     def _setting(self, original):
         @functools.wraps(original)
         def set_item(target, index, value):
-            original(target, index, value)
+            def copy():
+                original(target, index, value)
+                return target
+
             if type(value) in self.plain and value.is_cuda and target.is_cpu:
-                self._copied_large(value, target)
+                self._copied_by(copy, value, target.dtype, is_part=True)
+            else:
+                original(target, index, value)
 
         return set_item
+
+    def _copied_by(self, copy, tensor, dtype, is_part=False):
+        """Copy a tensor from the GPU, where the copy has this type, and return the result; `is_part` if it
+        is a part of that.
+        """
+        known = self.known
+        before, floats = known.reading(self.codes.get(dtype, 0)), known.unknown_floats()
+        assumed = known.assumptions()
+        try:
+            result = copy()
+        finally:
+            integers = known.reading(0) != before
+        if getattr(result, "is_cuda", False) or not getattr(result, "is_cpu", True):
+            # A tensor without memory, on the device `meta`, has no data.
+            return result
+        if not integers and known.unknown_floats() != floats:
+            self.decides()
+        elif not integers and known.assumptions() != assumed:
+            return self._counted("cpu", result)
+        elif not integers:
+            return self.copied.large(tensor, result)
+        return result if is_part else self._instead(result)
 
     def _scaling(self, original):
         @functools.wraps(original)
@@ -236,139 +246,6 @@ class Reads:
             return self.scale(scale)
 
         return get_scale
-
-    def _copied_large(self, tensor, result):
-        if self.session.is_compiling():
-            return result
-        if tensor.layout is not self.strided:
-            return self._copied_sparse(tensor, result)
-        # The device asks for the type of smaller ones.
-        return self._copied(tensor, result) if tensor.nbytes > MAX_BYTES else result
-
-    def _copied_sparse(self, tensor, result):
-        """Record a copy of a sparse tensor. Its indices stay, since others may be out of range."""
-        if getattr(result, "layout", None) is not tensor.layout:
-            return result
-        pairs = zip(sparse.parts(tensor), sparse.parts(result), strict=True)
-        (indices, copied_indices), (values, copied_values) = pairs
-        for part, copied in zip(indices, copied_indices, strict=True):
-            if part.nbytes > MAX_BYTES:
-                self._copied(part, copied, is_replaced=False)
-        if values.nbytes > MAX_BYTES:
-            self._copied(values, copied_values)
-        return result
-
-    def _copied(self, tensor, result, is_replaced=True):
-        """Record the place of a large copy to the host. Of a mask that nobody computed, as many entries are
-        true as the policy for sizes says; other data are zeros, or other numbers in a further run.
-        """
-        torch, known = self.session.torch, self.known
-        frames = frames_here()
-        mask = tensor.dtype is torch.bool and type(result) is torch.Tensor and not result.is_cuda
-        if not mask and (self._is_blind(frames) or self._is_weight(tensor)):
-            return result
-        if self._is_known(tensor):
-            return result
-        if threading.current_thread() is threading.main_thread():
-            self.copies.add(flows.site(frames))
-        if not mask:
-            known.assumed(COPIED)
-            others = self.session.setup["others"]
-            is_kept = others["number"] is None or not is_replaced
-            return result if is_kept else self._other(result)
-        if not result.any():
-            known.assumed(TRUE_COUNT)
-            result.view(-1)[: int(result.numel() * self.session.setup["values"] / 1000)] = True
-        return result
-
-    def is_unknown_data(self, tensor):
-        """Return `True` if a tensor on the GPU is no weight, and nobody computed it."""
-        is_data = tensor.is_cuda and tensor.layout is self.strided and tensor.numel()
-        return bool(is_data) and not self._is_weight(tensor) and not self._is_known(tensor)
-
-    def loaded(self, tensor):
-        """Record that the script loaded a tensor which may have been saved without having been computed."""
-        if tensor.layout is not self.strided or not tensor.numel() or not self._is_zero(tensor):
-            return
-        if threading.current_thread() is threading.main_thread():
-            self.copies.add(flows.site(frames_here()))
-        self.known.assumed(COPIED)
-        others = self.session.setup["others"]
-        if others["number"] is not None:
-            torch = self.session.torch
-            with torch.no_grad():
-                other = self._other(torch.zeros(tensor.shape, dtype=tensor.dtype))
-                tensor.detach().copy_(other)
-
-    def _other(self, result):
-        """Return what a further run has in place of a copy."""
-        others = self.session.setup["others"]
-        return other_data.instead_of(self.session.torch, result, others["number"], others["varied"])
-
-    def _is_zero(self, tensor):
-        if not tensor.is_cuda:
-            return not tensor.any()
-        start = tensor.untyped_storage().data_ptr()
-        contents = ctypes.create_string_buffer(min(tensor.untyped_storage().nbytes(), saved.BEGINNING))
-        return self.known.contents(start, len(contents), contents) and not any(contents.raw)
-
-    def _is_weight(self, tensor):
-        """Return `True` if a tensor is a weight of a model, whose copies are saved."""
-        address = tensor.data_ptr()
-        notes = self.session.notes
-        return any(
-            address in notes.addresses(each) for model in notes.roots() for each in holdings.tensors(model)
-        )
-
-    def _is_blind(self, frames):
-        """Return `True` if PyTorch, memfit or safetensors copies a tensor, for example to hold activations on
-        the host or to save it: they do not look at it.
-        """
-        path = frames[0].f_code.co_filename if frames else ""
-        return path.startswith((PACKAGE, self.library)) or SAVES in path
-
-    def _is_known(self, tensor):
-        """Return `True` if the device knows all bytes between a tensor's first and last element."""
-        start, length = tensor.data_ptr(), tensor.nbytes
-        if not tensor.is_contiguous():
-            elements = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-            length = elements * tensor.element_size()
-        contents = ctypes.create_string_buffer(min(length, PIECE_BYTES))
-        return all(
-            self.known.contents(start + first, min(PIECE_BYTES, length - first), contents)
-            for first in range(0, length, PIECE_BYTES)
-        )
-
-    def condition(self, truth):
-        """Return a comparison's result, inverted if this run inverts it."""
-        return truth != self._inverts()
-
-    def _check(self, truth, frame, is_check=branches.may_work):
-        """Return the result of a check for finite values, inverted if this run inverts it. One that only
-        stops a training, or tells of it, is passed, and so are those of libraries.
-        """
-        passed = is_library(frame.f_code.co_filename) or asserts.holds(frame) is not None
-        if passed or not is_check(frame, truth):
-            return truth
-        return self._count_condition(truth)
-
-    def _inverts(self):
-        """Return `True` if this run inverts the condition that the caller evaluates: at some places or at
-        all, and only the first times, since a loop may wait for it.
-        """
-        frames = frames_here()
-        path, line, libraries = flows.site(frames)
-        # One line may have several conditions.
-        offset = f"+{frames[0].f_lasti}" if frames and not libraries else ""
-        place = " > ".join([f"{path}:{line}{offset}", *libraries])
-        count = self.conditions[place] = self.conditions.get(place, 0) + 1
-        if count == 1:
-            channel.send("condition", place=place)
-        others = self.session.setup["others"]
-        inverted = others["conditions"]
-        if inverted is None or count > others["times"]:
-            return False
-        return inverted == "all" or place in inverted["only"]
 
     def _locate(self, count):
         """Record the location of a read, and the number of assumptions that answered it."""
@@ -390,7 +267,7 @@ class Reads:
 
     def may_reach(self, exception):
         """Return `False` if no assumed value can have reached the statement that raised an exception."""
-        if self.copies and flows.may_reach(self.copies, exception.__traceback__):
+        if self.copied.sites and flows.may_reach(self.copied.sites, exception.__traceback__):
             return True
         if self.known.assumptions() != self.located:
             # Some were read in ways that are not watched.
@@ -405,7 +282,7 @@ class Reads:
                 self.decides_by_count()
             return self._followed(result, self.bounded)
         self.decides_by_count()
-        return result
+        return self._instead(result, result) if type(result) in (int, float) else result
 
     def _unknown(self, name, result):
         """Wrap or report unknown values that the script reads."""
@@ -416,12 +293,22 @@ class Reads:
             return self._followed(result, self.number)
         if name in (*FOLLOWED, *UNFOLLOWED):
             self.decides()
-        return result
+        return self._instead(result)
+
+    def _instead(self, result, upper=None):
+        """Return what the script reads where its use cannot be seen, or in a run that inverts a condition on
+        it, a number that the script compares it with. `upper` is the bound of a count.
+        """
+        if type(result) in (int, float):
+            return self.conditions.number(result, upper)
+        return self.copied.instead(result)
 
     def _followed(self, result, kind):
         if type(result) is list:
             return [self._followed(each, kind) for each in result]
         if type(result) is float:
+            if kind is self.number and self.conditions.filed is not None:
+                return kind.of(self.conditions.filed, result)
             replaced = kind is self.number and self.session.setup["others"]["number"] is not None
             return kind.of(result, 0.0) if replaced else kind(result)
         return self.count(result) if type(result) is int else result
@@ -430,7 +317,9 @@ class Reads:
         """Follow unknown integers that the script reads."""
         if type(result) is list:
             return [self._whole(each) for each in result]
-        return self.integer(result) if type(result) is int else result
+        if type(result) is not int:
+            return result
+        return self.integer(self.conditions.number(result, only_lookups=True))
 
     def _untold(self, function, args, named):
         with self.session.torch._C.DisableTorchFunctionSubclass():
@@ -443,8 +332,3 @@ class Reads:
     def decides_by_count(self):
         """Count that something may depend on an unknown count."""
         self.known.assumed(COUNT_DECIDES)
-
-    def _count_condition(self, truth):
-        """Return the result of a comparison of an unknown count, inverted if this run inverts it."""
-        self.known.assumed(TRUTH)
-        return self.condition(truth)

@@ -7,12 +7,14 @@ these back into a model.
 
 import functools
 
+from . import imports
+
 # Depth of the dictionaries and lists in which tensors are looked for.
-DEPTH = 6
+DEPTH = 7
 # Keys of an optimizer's state.
 OPTIMIZER = ("state", "param_groups")
-# Bytes of a tensor on the GPU that tell if it holds zeros.
-BEGINNING = 1 << 16
+# The module of another library that saves tensors, with its functions.
+LIBRARY, SAVES, LOADS = "safetensors.torch", ("save", "save_file"), ("load", "load_file")
 
 
 def arm(reads):
@@ -21,6 +23,7 @@ def arm(reads):
     torch = reads.session.torch
     torch.save = torch.serialization.save = saved.saving(torch.save)
     torch.load = torch.serialization.load = saved.loading(torch.load)
+    imports.after(LIBRARY, saved.watch)
     # An unknown number in a checkpoint is pickled as a call of its type (`unknown_floats`).
     allow = getattr(torch.serialization, "add_safe_globals", None)
     if allow is not None:
@@ -35,11 +38,21 @@ class Saved:
         self.torch = reads.session.torch
         self.is_unknown = False
 
+    def watch(self, module):
+        """Watch the functions of another library's module."""
+        for names, watched in ((SAVES, self.saving), (LOADS, self.loading)):
+            for name in names:
+                if hasattr(module, name):
+                    setattr(module, name, watched(getattr(module, name)))
+
     def saving(self, original):
         @functools.wraps(original)
-        def save(obj, *args, **kwargs):
-            self.is_unknown = self.is_unknown or any(map(self.reads.is_unknown_data, self._tensors(obj)))
-            return original(obj, *args, **kwargs)
+        def save(*args, **kwargs):
+            given = (*args, *kwargs.values())
+            self.is_unknown = self.is_unknown or any(
+                map(self.reads.copied.is_unknown_data, self._tensors(given))
+            )
+            return original(*args, **kwargs)
 
         return save
 
@@ -50,7 +63,7 @@ class Saved:
             self.reads.files.loaded()
             if self.is_unknown and not self.reads.session.is_compiling():
                 for tensor in self._tensors(result):
-                    self.reads.loaded(tensor)
+                    self.reads.copied.loaded(tensor)
             return result
 
         return load

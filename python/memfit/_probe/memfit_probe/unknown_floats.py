@@ -18,6 +18,8 @@ ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 # Those of which the other operand is the divisor.
 DIVISIONS = ("__truediv__", "__floordiv__", "__mod__")
 UNARY = ("neg", "pos", "abs")
+# Those of integers alone.
+BITWISE = ("and", "or", "xor", "lshift", "rshift")
 # Conversions to an integer or a plain number.
 CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -56,9 +58,10 @@ def first(value, depth=DEPTH):
     return value
 
 
-def follow_copies(number, plain_kind, decides, used):
+def follow_copies(number, plain_kind, decides, used, instead):
     """Let texts and pickles of a type's numbers, which hold plain ones, call `decides`, unless they are only
-    shown or saved; `used` is told how each is used. A key of a dictionary decides, too.
+    shown or saved; `used` is told how each is used. A key of a dictionary decides, too. A text may be that of
+    another number, `instead`.
     """
     # Not imported by processes that have no such numbers.
     from . import shown_texts
@@ -68,10 +71,11 @@ def follow_copies(number, plain_kind, decides, used):
 
         def convert(self, *args):
             use = shown_texts.use_of_text(sys._getframe(1))
-            if use is shown_texts.OTHER:
-                decides()
             used(use)
-            return original(self, *args)
+            if use is not shown_texts.OTHER:
+                return original(self, *args)
+            decides()
+            return original(instead(plain_kind.__pos__(self)), *args)
 
         setattr(number, name, convert)
 
@@ -91,11 +95,12 @@ def follow_copies(number, plain_kind, decides, used):
     number.__reduce_ex__, number.__hash__ = reduced, hashed
 
 
-def kind(decides, condition, untold, used, varied=False):
+def kind(decides, condition, untold, used, instead, varied=False):
     """Create the type of such values.
 
     `decides` is called when something depends on one. `condition` is called with the result of a comparison,
-    and may replace it. `untold` calls a function of PyTorch that is not to ask `__torch_function__`.
+    and `instead` with a plain number in place of one; they may replace it. `untold` calls a function of
+    PyTorch that is not to ask `__torch_function__`.
 
     In a further run with other numbers, comparisons have the results of the first run: what depends on them
     is the question of a run that inverts them. Where the numbers are `varied`, they have their own.
@@ -176,7 +181,8 @@ def kind(decides, condition, untold, used, varied=False):
 
         def convert(self):
             decides()
-            return original(self)
+            result = original(self)
+            return result if name == "__bool__" else instead(result)
 
         return convert
 
@@ -184,8 +190,8 @@ def kind(decides, condition, untold, used, varied=False):
         original = getattr(float, name)
 
         def compare(self, other):
-            # Correct scripts pass a check for finite values.
-            if other is not self and not (isinstance(other, float) and math.isinf(other)):
+            # Correct scripts pass a check for finite values. `math` answers for unknown ones (`math_calls`).
+            if other is not self and not (isinstance(other, float) and math.isinf(plain(other))):
                 decides()
                 result = original(self, other) if varied else original(first(self), first(other))
                 return result if result is NotImplemented else condition(result)
@@ -200,11 +206,11 @@ def kind(decides, condition, untold, used, varied=False):
         setattr(UnknownFloat, f"__{name}__", conversion(f"__{name}__"))
     for name in COMPARISONS:
         setattr(UnknownFloat, f"__{name}__", comparison(f"__{name}__"))
-    follow_copies(UnknownFloat, float, decides, used)
+    follow_copies(UnknownFloat, float, decides, used, instead)
     return UnknownFloat
 
 
-def count_kind(kind, decides, condition, used):
+def count_kind(kind, decides, condition, used, instead):
     """Create the type of unknown counts, such as the number of correct predictions.
 
     A run with their lower bounds shows what depends on them. Floating-point results computed from them are of
@@ -244,7 +250,8 @@ def count_kind(kind, decides, condition, used):
 
     def converted(original, self, *others):
         decides()
-        return original(self, *others)
+        result = original(self, *others)
+        return instead(result, result)
 
     for name in (f"__{side}{name}__" for name in ARITHMETIC for side in ("", "r")):
         define(name, lambda original, *numbers: followed(original(*numbers)))
@@ -254,7 +261,7 @@ def count_kind(kind, decides, condition, used):
         define(name, converted)
     for name in (f"__{name}__" for name in COMPARISONS):
         define(name, compared)
-    follow_copies(UnknownInt, int, decides, used)
+    follow_copies(UnknownInt, int, decides, used, instead)
     return UnknownInt
 
 
@@ -262,7 +269,8 @@ def integer_kind(condition):
     """Create the type of integers that the virtual GPU returned without computing them, such as tokens.
 
     Further runs have other integers, but not each that a script waits for: that one of them is the one which
-    it is compared with is a condition. Nothing else of them is followed.
+    it is compared with is a condition, and so is the order of both. Integers computed from one are of this
+    type, too.
     """
 
     class UnknownInteger(int):
@@ -290,6 +298,26 @@ def integer_kind(condition):
         def __deepcopy__(self, memo):
             return self
 
+    def ordered(original):
+        def compare(self, other):
+            result = original(self, other)
+            # Nothing is known of the order of two such integers either, but other integers show that.
+            return result if result is NotImplemented or type(other) is not int else condition(result)
+
+        return compare
+
+    def computed(original):
+        def operator(self, *others):
+            result = original(self, *others)
+            return UnknownInteger(result) if type(result) is int else result
+
+        return operator
+
+    for name in ("lt", "le", "gt", "ge"):
+        setattr(UnknownInteger, f"__{name}__", ordered(getattr(int, f"__{name}__")))
+    binary = [f"__{side}{name}__" for name in (*ARITHMETIC, *BITWISE) for side in ("", "r")]
+    for name in (*binary, *(f"__{name}__" for name in (*UNARY, "invert"))):
+        setattr(UnknownInteger, name, computed(getattr(int, name)))
     return UnknownInteger
 
 
