@@ -13,6 +13,7 @@ use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, Ta
 use memfit_channel::message::{Cause, DeviceStats, Done, HostCompared, Loader, LoaderTrial, Oom, Training};
 use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
+use memfit_explain::RepeatedWork;
 use memfit_recording::Track;
 use memfit_report::remarks::{Note, Stake, assumption_text};
 use memfit_report::wire::{AssumedValue, AtPeak, CallCount, Coverage, DeviceInfo, Exception, GpuPeak, Peak};
@@ -155,6 +156,8 @@ pub struct RankFacts {
     pub trials: Vec<LoaderTrial>,
     /// Peak active minus peak allocated bytes: freed blocks that were still in use on another stream.
     pub(crate) pending: u64,
+    /// Work of an early step that would exceed the peak in a later one.
+    pub(crate) repeated: Option<RepeatedWork>,
     /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
 }
@@ -394,6 +397,7 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
         loader: speaker.loader.clone(),
         trials: speaker.trials.clone(),
         pending: stats.peak_active.saturating_sub(stats.peak_allocated),
+        repeated: logged.as_ref().and_then(|logged| logged.repeated.clone()),
         at_peak: logged.and_then(|logged| logged.at_peak),
     }
 }

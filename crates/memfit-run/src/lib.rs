@@ -63,6 +63,7 @@ mod signals;
 mod sizes;
 mod stage;
 mod stand_ins;
+mod started;
 mod synthetic;
 mod tested;
 mod time;

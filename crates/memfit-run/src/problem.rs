@@ -8,7 +8,7 @@ use crate::request::Request;
 use crate::signals;
 use crate::stand_ins::Given;
 use crate::watch::Ended;
-use crate::{absent, blame, older, output, traceback};
+use crate::{absent, blame, older, output, started, traceback};
 
 /// Hint for a file that a script downloads.
 const COPY_DOWNLOAD: &str =
@@ -74,7 +74,8 @@ fn hint_at_failure(
     exception: &Exception,
     message: &mut String,
 ) -> Option<String> {
-    let known = older::hint(ran.interpreter, exception)
+    let known = started::hint(exception)
+        .or_else(|| older::hint(ran.interpreter, exception))
         .or_else(|| absent::hint(ran.given, exception))
         .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, exception)));
     if known.is_some() {

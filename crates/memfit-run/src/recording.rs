@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use memfit_channel::{RunDir, events};
-use memfit_explain::{Composition, LineBytes, at_peak, lines_at_peak};
+use memfit_explain::{Composition, LineBytes, RepeatedWork, at_peak, lines_at_peak, repeated_work};
 use memfit_recording::{Limits, MomentKind, Origin, OriginKind, Recording, SourceFile, Track, Trial};
 use memfit_report::wire::{AtPeak, CategoryBytes, CodeLine, ModuleBytes, OutsideModules};
 
@@ -29,6 +29,8 @@ pub(crate) struct Fullest {
     pub(crate) reserved: u64,
     /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
+    /// Work of an early step that would exceed the peak in a later one.
+    pub(crate) repeated: Option<RepeatedWork>,
 }
 
 /// Tracks of the processes that left a log.
@@ -60,7 +62,9 @@ pub(crate) fn fullest(track: &Track) -> Option<Fullest> {
         devices[at].reserved = devices[at].reserved.max(moment.reserved);
     }
     let mut fullest = devices.into_iter().max_by_key(|fullest| fullest.reserved)?;
-    fullest.at_peak = u8::try_from(fullest.device).ok().and_then(|device| {
+    let device = u8::try_from(fullest.device).ok();
+    fullest.repeated = device.and_then(|device| repeated_work(track, device));
+    fullest.at_peak = device.and_then(|device| {
         let composition = at_peak(track, device)?;
         let largest = composition.modules.first().map_or(0, |module| module.bytes);
         // The line is only reported where it holds more than any module.
