@@ -23,6 +23,9 @@ MAX_LINES = 200_000
 PROBE = os.path.dirname(HERE) + os.sep
 # A function that only shows its arguments.
 SHOWS = "print"
+# Part of the message of an exception that a loader's worker raised, and of the paths of loaders' code.
+IN_WORKER = "in DataLoader worker process"
+LOADING = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 CONTROL = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -55,6 +58,22 @@ def site(frames):
     return None, 0, tuple(libraries)
 
 
+def is_in_data(exception):
+    """Return `True` if an exception was raised while a loader or a data set made a sample: in code that runs
+    on samples, in whichever process.
+    """
+    if IN_WORKER in str(exception):
+        return True
+    traceback = exception.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        path = code.co_filename
+        if LOADING in path or (code.co_name == "__getitem__" and not is_library(path)):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
 def may_reach(sites, traceback):
     """Return `False` if no value read at these sites can have reached the innermost of these lines."""
     places = []
@@ -69,11 +88,13 @@ def may_reach(sites, traceback):
     if any(scope(path) in libraries for path, _ in places[own[-1] + 1 :]):
         return True
     mine = [places[index] for index in own]
+    # What a library calls back works on what the library was given.
+    calling = [places[index] for index in own[:-1] if index + 1 not in own]
     sources = _sources({path for path, *_ in (*sites, *mine)})
     if sources is None:
         return True
     program = Program(sources)
-    return program.reached([(path, line) for path, line, _ in sites], mine)
+    return program.reached([(path, line) for path, line, _ in sites], mine, calling)
 
 
 def _sources(paths):
@@ -230,14 +251,21 @@ class Program:
         found = [each for each in self.statements if each.path == path and each.first <= line <= each.last]
         return min(found, key=lambda each: each.last - each.first, default=None)
 
-    def reached(self, sites, places):
-        """Return `True` if a value of the sites can have reached the last of the places."""
+    def reached(self, sites, places, calling=()):
+        """Return `True` if a value of the sites can have reached the last of the places, or one of those that
+        call a library which calls the script back.
+        """
         sources = {self.at(path, line) for path, line in sites}
         failed = [self.at(path, line) for path, line in places]
         if None in sources or None in failed:
             return True
         flow = Flow(self, sources)
-        return flow.touches(failed[-1]) or any(map(flow.decided, failed))
+        given = (self.at(path, line) for path, line in calling)
+        return (
+            flow.touches(failed[-1])
+            or any(map(flow.decided, failed))
+            or any(each is not None and flow.touches(each) for each in given)
+        )
 
 
 class Flow:
