@@ -90,6 +90,8 @@ pub struct Facts {
     pub(crate) survived: bool,
     /// Line of Python code at which a signal, the time limit or the user ended the script.
     pub(crate) stopped_at: Option<String>,
+    /// Forward passes of a script that has not trained yet.
+    pub(crate) passes_without_training: usize,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
     /// `true` if the script has read a checkpoint among them.
@@ -336,6 +338,7 @@ pub(crate) fn gather(
                 output::stopped_at(stage.run_dir(), &ranks, &inbox.launchers())
             })
             .flatten(),
+        passes_without_training: recording::passes_without_training(tracks),
         overlaid: uncaught
             .as_ref()
             .map(|_| overlaid::names(&stage.run_dir().overlay_tree()))

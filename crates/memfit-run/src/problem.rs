@@ -131,11 +131,34 @@ fn timed_out(
         let first = "fix that error first; `--show-output` shows what the script does";
         problem.hint =
             known.or_else(|| older::hint(ran.interpreter, exception)).or_else(|| Some(first.to_owned()));
+    } else if is_evaluating(facts) {
+        let passes = facts.passes_without_training;
+        let said = format!(
+            "It had run {passes} forward passes without a backward pass, as an evaluation before the first training step does."
+        );
+        add_sentence(&mut problem.message, &said);
+        let fixed = if facts.repeated.is_some() { format!("; {FIXED_NUMBER}") } else { String::new() };
+        problem.hint = Some(format!("{SKIP_EVALUATION}, or allow more time with `--timeout`{fixed}"));
     } else if facts.repeated.is_some() {
-        let hint = "more time is unlikely to help: let that loop take a fixed number of iterations (as a solver with a fixed step size does), or `--gpu local`, which computes these values";
-        problem.hint = Some(hint.to_owned());
+        let hint = format!(
+            "more time is unlikely to help: {FIXED_NUMBER}, or `--gpu local`, which computes these values"
+        );
+        problem.hint = Some(hint);
     }
     problem
+}
+
+/// Hints at a loop that waits for a value, and at an evaluation before the first step.
+const FIXED_NUMBER: &str =
+    "let that loop take a fixed number of iterations (as a solver with a fixed step size does)";
+const SKIP_EVALUATION: &str = "skip or shorten that evaluation with the script's own options, often the number of its batches or iterations";
+
+/// Minimum number of forward passes that are taken for an evaluation.
+const MIN_EVALUATION_PASSES: usize = 4;
+
+/// Returns `true` if a run that reached its time limit was evaluating and had not trained yet.
+fn is_evaluating(facts: &Facts) -> bool {
+    facts.steps() == 0 && facts.passes_without_training >= MIN_EVALUATION_PASSES
 }
 
 /// Adds the lines or the output that show why a run has no answer.

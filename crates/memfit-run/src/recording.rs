@@ -9,8 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use memfit_channel::{RunDir, events};
 use memfit_explain::{Composition, LineBytes, RepeatedWork, at_peak, lines_at_peak, repeated_work};
-use memfit_recording::{Limits, MomentKind, Origin, OriginKind, Recording, SourceFile, Track, Trial};
+use memfit_recording::{Limits, MomentKind, NEVER, Origin, OriginKind, Recording, SourceFile, Track, Trial};
 use memfit_report::wire::{AtPeak, CategoryBytes, CodeLine, ModuleBytes, OutsideModules};
+use memfit_vocabulary::Phase;
 
 use crate::inbox::Inbox;
 use crate::{Facts, Request, RunError};
@@ -76,6 +77,17 @@ pub(crate) fn fullest(track: &Track) -> Option<Fullest> {
         Some(wire(composition, line))
     });
     Some(fullest)
+}
+
+/// Number of forward passes of a script that has not trained yet: calls of a whole model, as far as no backward
+/// pass has begun.
+pub(crate) fn passes_without_training(tracks: &[Track]) -> usize {
+    let trains = |track: &Track| track.phases().any(|(_, phase)| phase == Phase::Backward);
+    if tracks.iter().any(trains) {
+        return 0;
+    }
+    let of_track = |track: &Track| track.calls.iter().filter(|call| call.parent == NEVER).count();
+    tracks.iter().map(of_track).max().unwrap_or(0)
 }
 
 /// Builds the wire form. `outside` is the line that allocated most of the memory that belongs to no module.
