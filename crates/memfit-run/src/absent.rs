@@ -3,7 +3,7 @@
 use memfit_report::wire::Exception;
 
 use crate::stand_ins::{self, Given, StandIn};
-use crate::traceback;
+use crate::{own_modules, traceback};
 
 /// Python's message about a file that is not there.
 const NO_FILE: &str = "[Errno 2] No such file or directory: '";
@@ -115,6 +115,14 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
             "put the file or folder that the script looks for into its place; of a data set, a few samples are enough for memfit"
                 .to_owned(),
         );
+    }
+    if let Some((path, _)) = path.filter(|_| is_file)
+        && let Some(own) = own_modules::file_named_as(path, &exception.traceback)
+    {
+        return Some(format!(
+            "the script's project has a file of that name, `{}`: copy it there, or let the script's options or its source name the folder that it is in",
+            own.display()
+        ));
     }
     is_file.then(|| {
         "put the file there; of a data set, a few samples of the usual size are enough for memfit, as the memory of a step depends on its batch"
@@ -255,6 +263,28 @@ mod tests {
         assert!(told("FileNotFoundError", "VOC2007/train.txt").unwrap().starts_with("put the file there"));
         assert_eq!(told("FileNotFoundError", "nvcc"), None, "a program");
         assert_eq!(told("OSError", "VOC2007/train.txt"), None);
+    }
+
+    #[test]
+    fn a_file_of_the_project_with_the_name_of_a_missing_one_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(scratch.path().join("data")).unwrap();
+        std::fs::write(scratch.path().join("README.md"), "").unwrap();
+        std::fs::write(scratch.path().join("data/labels.txt"), "").unwrap();
+        let told = |path: &str| {
+            hint_at_file(&Exception {
+                r#type: "FileNotFoundError".to_owned(),
+                message: format!("{MISSING}'{path}'"),
+                traceback: format!(
+                    "  File \"{}/data/coco.py\", line 7, in load\n    open(path)\n",
+                    scratch.path().display()
+                ),
+            })
+            .unwrap()
+        };
+        let own = scratch.path().join("data/labels.txt");
+        assert!(told("/root/data/labels.txt").contains(&format!("`{}`", own.display())));
+        assert!(told("/root/data/names.txt").starts_with("put the file there"));
     }
 
     #[test]

@@ -40,6 +40,18 @@ const GONE_FROM_PANDAS: &[(&str, &str)] = &[
     ("'DataFrame' object has no attribute 'as_matrix'", "1"),
 ];
 
+/// protobuf's message about a package whose code was generated for an older release.
+const OLD_DESCRIPTORS: &str = "Descriptors cannot be created directly";
+
+/// librosa's functions that take their arguments by name alone, and the first release in which they do.
+const GONE_FROM_LIBROSA: &[(&str, &str)] = &[
+    ("mel() takes 0 positional arguments but", "0.10"),
+    ("melspectrogram() takes 0 positional arguments but", "0.10"),
+    ("mfcc() takes 0 positional arguments but", "0.10"),
+    ("stft() takes 1 positional argument but", "0.10"),
+    ("resample() takes 1 positional argument but", "0.10"),
+];
+
 /// PyYAML's message about an argument that it requires, and the first release that does.
 const GONE_FROM_YAML: &[(&str, &str)] = &[("missing 1 required positional argument: 'Loader'", "6")];
 
@@ -159,6 +171,7 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
         ("NumPy", "numpy", GONE_FROM_NUMPY),
         ("pandas", "pandas", GONE_FROM_PANDAS),
         ("PyYAML", "pyyaml", GONE_FROM_YAML),
+        ("librosa", "librosa", GONE_FROM_LIBROSA),
     ] {
         if let Some((_, release)) = gone.iter().find(|(text, _)| message.contains(text)) {
             let python = interpreter.unwrap_or("python");
@@ -166,6 +179,12 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
                 "the script, or a package that it imports, was written for an older {name}: `{python} -m pip install '{package}<{release}'`"
             ));
         }
+    }
+    if message.contains(OLD_DESCRIPTORS) {
+        let python = interpreter.unwrap_or("python");
+        return Some(format!(
+            "a package that the script imports was generated for an older `protobuf`: `{python} -m pip install 'protobuf<3.21'`, or `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python` in front of the command, which needs no other release"
+        ));
     }
     if let Some((_, release, now)) =
         GONE_FROM_STANDARD_LIBRARY.iter().find(|(text, ..)| message.contains(text))
@@ -232,6 +251,9 @@ fn gone_from_package(exception: &Exception) -> Option<String> {
     {
         return Some(own);
     }
+    if let Some(now) = renamed::replacement(package, name).filter(|_| is_installed) {
+        return Some(format!("the release of `{package}` here has no `{name}`: {now}"));
+    }
     is_installed.then(|| {
         format!(
             "the release of `{package}` here has no `{name}`: install another release of `{package}`, which the requirements of the script, or of the package that imports it, may name"
@@ -291,10 +313,27 @@ mod tests {
         assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
         let week = hint("'DatetimeIndex' object has no attribute 'weekofyear'").unwrap();
         assert!(week.contains("`/v/bin/python -m pip install 'pandas<2'`"), "{week}");
+        let mel = found("TypeError", "mel() takes 0 positional arguments but 5 were given", "").unwrap();
+        assert!(mel.contains("'librosa<0.10'"), "{mel}");
         for function in ["load", "load_all", "full_load"] {
             let message = format!("{function}() missing 1 required positional argument: 'Loader'");
             assert!(hint(&message).unwrap().contains("'pyyaml<6'"), "{function}");
         }
+    }
+
+    #[test]
+    fn code_for_an_older_protobuf_and_names_with_a_replacement_are_told() {
+        let said =
+            "Descriptors cannot be created directly.\nIf this call came from a _pb2.py file, regenerate it.";
+        assert!(found("TypeError", said, "").unwrap().contains("'protobuf<3.21'"));
+        let import = |name: &str, package: &str| {
+            let said = format!(
+                "cannot import name '{name}' from '{package}' (/v/lib/python3.11/site-packages/{package}/__init__.py)"
+            );
+            found("ImportError", &said, "").unwrap()
+        };
+        assert!(import("AdamW", "transformers").ends_with("`torch.optim.AdamW` replaces it"));
+        assert!(import("AdamX", "transformers").contains("another release of `transformers`"));
     }
 
     #[test]
@@ -336,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_name_that_a_package_does_not_have_asks_for_another_release() {
-        let gone = "cannot import name 'AdamW' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)";
+        let gone = "cannot import name 'AutoModelWithHead' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)";
         let hint = found("ImportError", gone, "").unwrap();
         assert!(hint.contains("another release of `transformers`"), "{hint}");
         let own = "cannot import name 'load' from 'utils' (/home/me/utils.py)";

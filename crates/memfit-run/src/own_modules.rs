@@ -100,6 +100,29 @@ fn defines(source: &str, name: &str) -> bool {
     })
 }
 
+/// Maximum entries of a project that are looked at for a file.
+const MAX_ENTRIES: usize = 20_000;
+
+/// File of the project of a script's file that has the name of another path.
+pub(crate) fn file_named_as(path: &str, traceback: &str) -> Option<PathBuf> {
+    let file = traceback::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
+    let name = Path::new(path).file_name()?;
+    let mut folders = vec![project(file).pop()?];
+    let mut left = MAX_ENTRIES;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            left = left.checked_sub(1)?;
+            let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && !is_hidden => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() && entry.file_name() == name => return Some(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
 /// Folders of a file's project, from the file's own to the uppermost.
 fn project(file: &Path) -> Vec<PathBuf> {
     let mut above: Vec<PathBuf> = Vec::new();

@@ -54,16 +54,36 @@ fn unset_variable(exception: &Exception) -> Option<String> {
         let raised_in = traceback::raising_file(&exception.traceback)?;
         let by_os = OS_FILES.iter().any(|name| raised_in.ends_with(name)) && source.contains("environ");
         by_os.then_some(exception.message.trim_matches(['\'', '"']))?
-    } else if exception.message.contains("NoneType") {
-        let asked = ASKS_FOR_VARIABLE.iter().find_map(|call| Some(source.split_once(call)?.1))?;
-        asked.split(['\'', '"']).nth(1)?
+    } else if exception.r#type == "TypeError" && exception.message.contains("NoneType") {
+        let file = traceback::user_file(&exception.traceback)?;
+        return name_asked_for(source).map(str::to_owned).or_else(|| assigned_from(file, source)).map(set_it);
     } else {
         return None;
     };
-    (!name.is_empty()).then(|| {
-        format!(
-            "the script reads the environment variable `{name}`, which is not set: put `{name}=…` with the value that its README names in front of `memfit`, for data a folder with a few samples"
-        )
+    (!name.is_empty()).then(|| set_it(name.to_owned()))
+}
+
+fn set_it(name: String) -> String {
+    format!(
+        "the script reads the environment variable `{name}`, which is not set: put `{name}=…` with the value that its README names in front of `memfit`, for data a folder with a few samples"
+    )
+}
+
+/// Name of the variable that a line of source asks for and that may be unset.
+fn name_asked_for(source: &str) -> Option<&str> {
+    let asked = ASKS_FOR_VARIABLE.iter().find_map(|call| Some(source.split_once(call)?.1))?;
+    let (name, rest) = asked.trim_start().strip_prefix(['\'', '"'])?.split_once(['\'', '"'])?;
+    // A second argument is the value if it is not set.
+    (!name.is_empty() && rest.trim_start().starts_with(')')).then_some(name)
+}
+
+/// Name of the variable of the environment that a name in a line of source was assigned from.
+fn assigned_from(file: &str, source: &str) -> Option<String> {
+    let text = crate::read_source(file)?;
+    let words: Vec<&str> = source.split(|each: char| !each.is_alphanumeric() && each != '_').collect();
+    text.lines().find_map(|line| {
+        let (target, value) = line.split_once('=')?;
+        words.contains(&target.trim()).then(|| name_asked_for(value).map(str::to_owned)).flatten()
     })
 }
 
@@ -112,6 +132,9 @@ mod tests {
         let os = ("<frozen os>", "raise KeyError(key) from None");
         let (line, other) = ("ROOT = os.environ['DATA_DIR']", "ROOT = settings['DATA_DIR']");
         let joined = "path = os.path.join(os.getenv(\"DATA_DIR\"), 'a')";
+        let scratch = tempfile::tempdir().unwrap();
+        let settings = scratch.path().join("settings.py").to_string_lossy().into_owned();
+        std::fs::write(&settings, "OTHER = None\nROOT=os.getenv('DATA_DIR')\n").unwrap();
         let none = "expected str, bytes or os.PathLike object, not NoneType";
         for (kind, message, frames, is_named) in [
             ("KeyError", "'DATA_DIR'", vec![("/me/train.py", line), os], true),
@@ -124,6 +147,9 @@ mod tests {
             ("KeyError", "'DATA_DIR'", vec![("/me/train.py", other)], false),
             ("TypeError", none, vec![("/me/train.py", joined)], true),
             ("TypeError", none, vec![("/me/train.py", "os.path.join(args.data, 'a')")], false),
+            ("TypeError", none, vec![("/me/train.py", "os.getenv('DATA_DIR', '.') / None")], false),
+            ("TypeError", none, vec![(&settings, "DATA = os.path.join(ROOT, 'data')")], true),
+            ("TypeError", none, vec![(&settings, "DATA = os.path.join(OTHER, 'data')")], false),
         ] {
             let hint = hint_of(kind, message, &frames);
             assert_eq!(hint.is_some_and(|hint| hint.contains("`DATA_DIR=…`")), is_named, "{frames:?}");
