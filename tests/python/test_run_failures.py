@@ -174,7 +174,7 @@ def test_work_of_the_first_step_counts_with_the_state_that_came_after_it(tmp_pat
     # 512 MiB of state are not in the first step, which leaves less than that of the 2 GiB.
     assert (report["verdict"], report["problem"]["kind"]) == ("unknown", "early-step"), report["peak"]
     said = report["problem"]["message"]
-    assert "only step 1" in said and re.search(r"at \S*train\.py:\d+", said), said
+    assert re.search(r"only step 1 did some of its work at \S*train\.py:\d+", said), said
     assert re.search(r"51\d MiB of optimizer state", said), said
 
 

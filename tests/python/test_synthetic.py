@@ -236,14 +236,20 @@ def test_options_that_make_up_a_missing_file_are_suggested(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("missing", "kind"), [("labels.csv", "exception"), ("vgg.pth", "exception-after-change")]
+    ("line", "kind"),
+    [
+        ("open('models/labels.csv')", "exception"),
+        ("open('models/vgg.pth')", "exception-after-change"),
+        ("names = {}; raise RuntimeError('data set not found')", "exception"),
+        ("raise RuntimeError(f'{weights} has no entries')", "exception-after-change"),
+    ],
 )
-def test_missing_weights_are_not_blamed_for_another_missing_file(
-    missing: str, kind: str, tmp_path: Path
+def test_missing_weights_are_blamed_only_for_what_they_can_have_reached(
+    line: str, kind: str, tmp_path: Path
 ) -> None:
     code = f"""
     weights = torch.load("models/vgg.pth")
-    open("models/{missing}")
+    {line}
     """
     answer = with_data(code, tmp_path, "--synthetic-weights")
     assert answer.report["problem"]["kind"] == kind, answer.report["problem"]

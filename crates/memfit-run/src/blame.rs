@@ -129,6 +129,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
             Remark::SyntheticWeights if is_file_error(exception) => {
                 names_file(&note.text(), &exception.message)
             }
+            Remark::SyntheticWeights => facts.cause.loaded,
             _ => true,
         })
     };

@@ -15,6 +15,7 @@ mod attention;
 mod blame;
 mod block_use;
 mod branches;
+mod by_name;
 mod checkout;
 mod console;
 mod downloads;

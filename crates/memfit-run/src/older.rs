@@ -43,15 +43,6 @@ const GONE_FROM_PANDAS: &[(&str, &str)] = &[
 /// protobuf's message about a package whose code was generated for an older release.
 const OLD_DESCRIPTORS: &str = "Descriptors cannot be created directly";
 
-/// librosa's functions that take their arguments by name alone, and the first release in which they do.
-const GONE_FROM_LIBROSA: &[(&str, &str)] = &[
-    ("mel() takes 0 positional arguments but", "0.10"),
-    ("melspectrogram() takes 0 positional arguments but", "0.10"),
-    ("mfcc() takes 0 positional arguments but", "0.10"),
-    ("stft() takes 1 positional argument but", "0.10"),
-    ("resample() takes 1 positional argument but", "0.10"),
-];
-
 /// PyYAML's message about an argument that it requires, and the first release that does.
 const GONE_FROM_YAML: &[(&str, &str)] = &[("missing 1 required positional argument: 'Loader'", "6")];
 
@@ -67,6 +58,10 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
     (
         "view size is not compatible with input tensor's size and stride",
         "the result of a comparison or a copy has the strides of its operand: `.reshape` in place of `.view` on that line",
+    ),
+    (
+        "stft requires the return_complex parameter",
+        "`torch.stft` gives complex numbers: `return_complex=True` on that call, and `torch.view_as_real` on its result where the script takes real and imaginary parts",
     ),
     (
         "Found dtype Long but expected Float",
@@ -171,7 +166,6 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
         ("NumPy", "numpy", GONE_FROM_NUMPY),
         ("pandas", "pandas", GONE_FROM_PANDAS),
         ("PyYAML", "pyyaml", GONE_FROM_YAML),
-        ("librosa", "librosa", GONE_FROM_LIBROSA),
     ] {
         if let Some((_, release)) = gone.iter().find(|(text, _)| message.contains(text)) {
             let python = interpreter.unwrap_or("python");
@@ -313,8 +307,6 @@ mod tests {
         assert_eq!(hint("module 'numpy' has no attribute 'arange2'"), None);
         let week = hint("'DatetimeIndex' object has no attribute 'weekofyear'").unwrap();
         assert!(week.contains("`/v/bin/python -m pip install 'pandas<2'`"), "{week}");
-        let mel = found("TypeError", "mel() takes 0 positional arguments but 5 were given", "").unwrap();
-        assert!(mel.contains("'librosa<0.10'"), "{mel}");
         for function in ["load", "load_all", "full_load"] {
             let message = format!("{function}() missing 1 required positional argument: 'Loader'");
             assert!(hint(&message).unwrap().contains("'pyyaml<6'"), "{function}");
@@ -334,6 +326,18 @@ mod tests {
         };
         assert!(import("AdamW", "transformers").ends_with("`torch.optim.AdamW` replaces it"));
         assert!(import("AdamX", "transformers").contains("another release of `transformers`"));
+    }
+
+    #[test]
+    fn a_spectrum_of_complex_numbers_is_told_and_certain() {
+        let said = "stft requires the return_complex parameter be given for real inputs";
+        let exception = Exception {
+            r#type: "RuntimeError".to_owned(),
+            message: said.to_owned(),
+            traceback: String::new(),
+        };
+        assert!(is_certain(&exception));
+        assert!(hint(None, &exception).unwrap().contains("`return_complex=True`"));
     }
 
     #[test]

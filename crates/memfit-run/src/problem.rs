@@ -8,7 +8,7 @@ use crate::request::Request;
 use crate::signals;
 use crate::stand_ins::Given;
 use crate::watch::Ended;
-use crate::{absent, blame, older, output, started, traceback};
+use crate::{absent, blame, by_name, older, output, started, traceback};
 
 /// Hint for a file that a script downloads.
 const COPY_DOWNLOAD: &str =
@@ -76,6 +76,7 @@ fn hint_at_failure(
 ) -> Option<String> {
     let known = started::hint(exception)
         .or_else(|| older::hint(ran.interpreter, exception))
+        .or_else(|| by_name::hint(exception))
         .or_else(|| absent::hint(ran.given, exception))
         .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, exception)));
     if known.is_some() {
@@ -89,7 +90,18 @@ fn hint_at_failure(
         add_sentence(message, &format!("Before it, the host `{host}` could not be reached"));
         return Some(format!("if that is the cause: {COPY_DOWNLOAD}"));
     }
-    absent::hint_at_file(exception)
+    absent::hint_at_file(exception).or_else(|| hint_at_folder(facts, message))
+}
+
+/// Hint at a folder in which the script found nothing, as it does not exist. Adds it to the message.
+fn hint_at_folder(facts: &Facts, message: &mut String) -> Option<String> {
+    let folder = facts.cause.folder.as_ref().filter(|_| facts.steps() == 0 && !facts.cause.program)?;
+    let looked = format!("Before it, the script had looked for files in `{folder}`, which does not exist");
+    add_sentence(message, &looked);
+    Some(
+        "if that is the cause: put the files there; of a data set, a few samples of the usual size are enough for memfit"
+            .to_owned(),
+    )
 }
 
 /// Hint for a failure that memfit may have caused; adds to the message that a host could not be reached.
