@@ -18,6 +18,10 @@ use crate::timeline::Timeline;
 const LASTING: [Category; 5] =
     [Category::Parameters, Category::Buffers, Category::Gradients, Category::Optimizer, Category::Workspace];
 
+/// Index of parameters and of workspaces in it.
+const PARAMETERS: usize = 0;
+const WORKSPACE: usize = 4;
+
 /// Work of an early step that would exceed the recorded peak if a later step repeated it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepeatedWork {
@@ -38,9 +42,9 @@ pub struct RepeatedWork {
 pub fn repeated_work(track: &Track, device: u8) -> Option<RepeatedWork> {
     let last_step = last_step_begin(track)?;
     let peak = track.moment(peak_moment(track, device)?)?.allocated;
-    let (moment, later) = largest_sum(track, device, last_step)?;
+    let (moment, later, sum) = largest_sum(track, device, last_step)?;
     let allocated = track.moment(moment)?.allocated;
-    let excess = allocated.saturating_add(later).checked_sub(peak).filter(|excess| *excess > 0)?;
+    let excess = sum.checked_sub(peak).filter(|excess| *excess > 0)?;
     Some(RepeatedWork {
         step: u64::from(track.moments().steps_at(moment)) + 1,
         allocated,
@@ -57,8 +61,8 @@ fn last_step_begin(track: &Track) -> Option<u32> {
 }
 
 /// Moment before the last step at which the allocated bytes and the lasting tensors of later are the most, and
-/// the bytes of these tensors. Set-up is left out, and so is work of models that are gone.
-fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64)> {
+/// the bytes of these tensors and of both. Set-up is left out, and so is work of models that are gone.
+fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64, u64)> {
     let end = track.moments().steps().last()?.0;
     let lasts = |block: &Block| block.born < last_step && block.freed > end;
     let lives = Lives::from_track(track);
@@ -75,6 +79,8 @@ fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64)> 
             None => {}
         }
     }
+    // An early step tries algorithms with larger workspaces, which are only taken where there is room.
+    let usual_workspace = largest_workspace(track, device, last_step, &kind);
     let (mut held, mut gone_parameters) = ([0_u64; LASTING.len()], 0_u64);
     let mut largest: Option<(u32, u64, u64)> = None;
     for (index, moment) in (0..last_step).zip(track.moments()) {
@@ -93,7 +99,7 @@ fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64)> 
         } else if is_born && lasts(&block) && is_of_default_pool(&block) {
             others_to_come -= block.bytes;
         }
-        if kind == Some(0) && !lasts(&block) {
+        if kind == Some(PARAMETERS) && !lasts(&block) {
             change(&mut gone_parameters);
         }
         if !is_born || index < begin || gone_parameters > 0 {
@@ -101,12 +107,29 @@ fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64)> 
         }
         let lacking = at_end.iter().zip(&held).map(|(end, held)| end.saturating_sub(*held));
         let later = lacking.sum::<u64>().saturating_add(others_to_come);
-        let sum = moment.allocated.saturating_add(later);
+        let tried = held[WORKSPACE].saturating_sub(usual_workspace.max(at_end[WORKSPACE]));
+        let sum = moment.allocated.saturating_add(later).saturating_sub(tried);
         if largest.is_none_or(|(_, _, most)| sum > most) {
             largest = Some((index, later, sum));
         }
     }
-    largest.map(|(moment, later, _)| (moment, later))
+    largest
+}
+
+/// Maximum bytes of workspaces at once from a moment on.
+fn largest_workspace(track: &Track, device: u8, since: u32, kind: &impl Fn(&Block) -> Option<usize>) -> u64 {
+    let (mut held, mut largest) = (0_u64, 0);
+    for (index, moment) in (0..).zip(track.moments()) {
+        let (MomentKind::Alloc(block) | MomentKind::Free(block)) = moment.kind else { continue };
+        let block = track.block(block).filter(|block| block.device == device);
+        let Some(block) = block.filter(|block| kind(block) == Some(WORKSPACE)) else { continue };
+        held = match moment.kind {
+            MomentKind::Alloc(_) => held + block.bytes,
+            _ => held.saturating_sub(block.bytes),
+        };
+        largest = if index >= since { largest.max(held) } else { largest };
+    }
+    largest
 }
 
 /// Returns `false` for memory of a CUDA graph: it replaces what earlier steps allocated.
@@ -218,6 +241,26 @@ mod tests {
             let found = repeated_work(&track(&steps), 0);
             let figures = found.map(|found| (found.step, found.allocated, found.later, found.excess));
             assert_eq!(figures, expected, "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn workspaces_that_only_an_early_step_tried_are_not_added() {
+        for (workspace, expected) in [(10, None), (400, Some(40))] {
+            let mut script = Script::default();
+            script.alloc(Category::Parameters, 100);
+            for number in 1..=3 {
+                let is_first = number == 1;
+                script.mark(MomentKind::Phase(Phase::Forward));
+                script.alloc(Category::Activations, if is_first { 90 } else { 50 });
+                script.alloc(Category::Workspace, if is_first { 400 } else { workspace });
+                script.free(Category::Workspace);
+                script.free(Category::Activations);
+                script.alloc(Category::Optimizer, if is_first { 200 } else { 0 });
+                script.mark(MomentKind::Step(number));
+            }
+            let excess = repeated_work(&script.track, 0).map(|found| found.excess);
+            assert_eq!(excess, expected, "{workspace}");
         }
     }
 

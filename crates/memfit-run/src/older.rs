@@ -60,6 +60,10 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
         "the result of a comparison or a copy has the strides of its operand: `.reshape` in place of `.view` on that line",
     ),
     (
+        "Expected a 'cuda' device type for generator but found 'cpu'",
+        "a loader that shuffles draws on the default device: `torch.set_default_dtype` in place of `torch.set_default_tensor_type`, or `generator=torch.Generator(device=\"cuda\")` for the loader",
+    ),
+    (
         "stft requires the return_complex parameter",
         "`torch.stft` gives complex numbers: `return_complex=True` on that call, and `torch.view_as_real` on its result where the script takes real and imaginary parts",
     ),
@@ -329,15 +333,19 @@ mod tests {
     }
 
     #[test]
-    fn a_spectrum_of_complex_numbers_is_told_and_certain() {
-        let said = "stft requires the return_complex parameter be given for real inputs";
-        let exception = Exception {
-            r#type: "RuntimeError".to_owned(),
-            message: said.to_owned(),
-            traceback: String::new(),
-        };
-        assert!(is_certain(&exception));
-        assert!(hint(None, &exception).unwrap().contains("`return_complex=True`"));
+    fn what_no_value_can_cause_is_told_and_certain() {
+        for (said, now) in [
+            ("stft requires the return_complex parameter be given for real inputs", "`return_complex=True`"),
+            ("Expected a 'cuda' device type for generator but found 'cpu'", "`torch.set_default_dtype`"),
+        ] {
+            let exception = Exception {
+                r#type: "RuntimeError".to_owned(),
+                message: said.to_owned(),
+                traceback: String::new(),
+            };
+            assert!(is_certain(&exception));
+            assert!(hint(None, &exception).unwrap().contains(now));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use memfit_report::wire::Exception;
-use memfit_vocabulary::shell_word;
+use memfit_vocabulary::{is_user_file, shell_word};
 
 use crate::traceback;
 
@@ -38,10 +38,20 @@ fn as_module(exception: &Exception) -> Option<String> {
     let is_package = |folder: &&Path| folder.join("__init__.py").is_file();
     let top = package.ancestors().skip(1).take_while(is_package).last().unwrap_or(package);
     let folder = top.parent()?;
-    let inside = file.with_extension("");
+    // The command's script may be another file, which imports this one.
+    let mut files = traceback::calls(&exception.traceback).map(|(file, _)| file);
+    let script = files.find(|file| is_user_file(file))?;
+    let inside = Path::new(script).with_extension("");
     let parts: Vec<_> = inside.strip_prefix(folder).ok()?.iter().map(|part| part.to_string_lossy()).collect();
+    let is_name = |part: &str| {
+        part.starts_with(|first: char| first.is_alphabetic() || first == '_')
+            && part.chars().all(|each| each.is_alphanumeric() || each == '_')
+    };
+    if !parts.iter().all(|part| is_name(part)) {
+        return None;
+    }
     Some(format!(
-        "this file imports from its own package, which Python does not know if the file is run by its path: `cd {}`, and `python -m {}` in place of the path in the command",
+        "the script imports from a package that Python does not know if the script is run by its path: `cd {}`, and `python -m {}` in place of the path in the command",
         shell_word(&folder.to_string_lossy()),
         parts.join(".")
     ))
@@ -121,6 +131,14 @@ mod tests {
             let folder = scratch.path().display();
             assert!(hint.contains(&format!("`cd {folder}`, and `python -m {module}`")), "{hint}");
         }
+        // Another file of the script's reaches above what it was imported as a part of.
+        let script = scratch.path().join("tools/run.py").to_string_lossy().into_owned();
+        let model = scratch.path().join("tools/models/net.py").to_string_lossy().into_owned();
+        let frames = [(script.as_str(), "from models import net"), (&model, "from ..util import load")];
+        let hint = hint_of("ImportError", RELATIVE[1], &frames).unwrap();
+        assert!(hint.contains("`python -m tools.run`"), "{hint}");
+        let script = scratch.path().join("voc-fcn/run.py").to_string_lossy().into_owned();
+        assert_eq!(hint_of("ImportError", RELATIVE[0], &[(&script, "from .model import Net")]), None);
         assert_eq!(
             hint_of("ImportError", "cannot import name 'a' from 'b'", &[(&file, "from b import a")]),
             None

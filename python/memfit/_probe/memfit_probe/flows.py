@@ -201,7 +201,7 @@ class Program:
 
     def __init__(self, sources):
         self.statements, self.functions = [], {}
-        # The modules that each file names.
+        # The modules and classes that each file imports.
         self.imported = {}
         for path, lines in sources.items():
             try:
@@ -210,7 +210,7 @@ class Program:
                 continue
             imports = [each for each in ast.walk(tree) if isinstance(each, ast.Import)]
             names = {(each.asname or each.name).split(".")[0] for one in imports for each in one.names}
-            self.imported[path] = names
+            self.imported[path] = names | _imported_classes(tree)
             self._block(path, tree.body, None, (), None)
 
     def _block(self, path, body, function, controls, owner):
@@ -266,6 +266,15 @@ class Program:
             or any(map(flow.decided, failed))
             or any(each is not None and flow.touches(each) for each in given)
         )
+
+
+def _imported_classes(tree):
+    """Return the names of classes, as they are spelled, that a file imports: what a class method is given is
+    followed into it, and the class itself stays what it was.
+    """
+    froms = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
+    names = (each.asname or each.name for one in froms for each in one.names)
+    return {name for name in names if name[:1].isupper() and not name.isupper()}
 
 
 class Flow:
