@@ -17,6 +17,8 @@ const NO_SAMPLES: &str = "num_samples=0";
 pub(crate) const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
 /// Calls in an `assert` that check if a file or a folder exists.
 pub(crate) const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
+/// OpenCV's message about an image that it did not read.
+const NO_IMAGE: &str = "src.empty()";
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
@@ -104,6 +106,12 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
 /// Remedy for a file that the script itself reads, where nothing else is known about it.
 pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
     let path = exception.message.strip_prefix(NO_FILE).and_then(|rest| rest.split_once('\''));
+    if exception.r#type.ends_with("cv2.error") && exception.message.contains(NO_IMAGE) {
+        return Some(
+            "`cv2.imread` gives nothing where a file is not there or is no image: put the images where the script looks for them; a few of the usual size are enough for memfit"
+                .to_owned(),
+        );
+    }
     // A bare word is a program.
     let is_file =
         exception.r#type == "FileNotFoundError" && path.is_none_or(|(path, _)| path.contains(['/', '.']));
@@ -285,6 +293,20 @@ mod tests {
         let own = scratch.path().join("data/labels.txt");
         assert!(told("/root/data/labels.txt").contains(&format!("`{}`", own.display())));
         assert!(told("/root/data/names.txt").starts_with("put the file there"));
+    }
+
+    #[test]
+    fn an_image_that_opencv_did_not_read_is_told() {
+        let told = |message: &str| {
+            hint_at_file(&Exception {
+                r#type: "cv2.error".to_owned(),
+                message: message.to_owned(),
+                traceback: String::new(),
+            })
+        };
+        let said = "OpenCV(5.0.0) color.cpp:199: error: (-215:Assertion failed) !_src.empty() in function 'cvtColor'";
+        assert!(told(said).unwrap().contains("`cv2.imread`"));
+        assert_eq!(told("OpenCV(5.0.0) resize.cpp:4: error: (-215:Assertion failed) inv_scale_x > 0"), None);
     }
 
     #[test]

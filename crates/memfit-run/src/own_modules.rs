@@ -43,6 +43,13 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
         return Some(said);
     }
     if let Some(part) = folders.iter().find_map(|folder| lacks_part(folder, module)) {
+        if part.join("setup.py").is_file() {
+            return Some(format!(
+                "`{0}` belongs to the script's project, and this part of it is compiled by the `setup.py` there: `cd {1} && python setup.py build_ext --inplace`, or as the project's README says",
+                part.display(),
+                shell_word(&part.to_string_lossy()),
+            ));
+        }
         return Some(format!(
             "`{}` belongs to the script's project, and lacks this part. The project's README may say where to get it, for example from another repository",
             part.display()
@@ -278,6 +285,9 @@ mod tests {
             own.contains("models/networks` belongs to the script's project, and lacks this part"),
             "{own}"
         );
+        fs::write(top.join("models/networks/setup.py"), "").unwrap();
+        let built = said("models.networks.core").unwrap();
+        assert!(built.contains("models/networks && python setup.py build_ext --inplace`"), "{built}");
         assert!(said("models.networks.loss").unwrap().contains("in its place"));
         assert_eq!(said("timm.models.layers.helpers"), None);
     }
