@@ -386,29 +386,6 @@ def test_processes_started_by_a_rank_are_not_counted_as_ranks(tmp_path: Path) ->
     assert (report["verdict"], report["steps"], len(report["ranks"])) == ("fits", 3, 1), answer.output
 
 
-WAITING = """
-    step = torch.zeros((), device=device)
-    model = torch.nn.Linear(8, 8).to(device)
-    for _ in range(9):
-        model(torch.zeros(8, 8, device=device))
-    while not step > 1:
-        step = step + torch.rand((), device=device).abs()
-"""
-
-
-def test_a_loop_that_waits_for_an_assumed_value_is_named(tmp_path: Path) -> None:
-    def start(gpu, command, environment):
-        return through_memfit(gpu, command, environment, options=("--timeout", "15s"))
-
-    answer = on_device(WAITING, tmp_path, start=start)
-    problem = answer.report["problem"]
-    assert problem["kind"] == "timeout", answer.output
-    assert re.search(r"script\.py:\d+.* read values that only a GPU can compute", problem["message"]), problem
-    # It may also be an evaluation that goes before the training.
-    assert "It had run 9 forward passes without a backward pass" in problem["message"], problem
-    assert all(words in problem["hint"] for words in ("shorten that evaluation", "a fixed number")), problem
-
-
 def test_a_script_that_exits_with_a_status_is_reported_with_its_last_line(tmp_path: Path) -> None:
     usage = """
         import argparse
@@ -419,22 +396,6 @@ def test_a_script_that_exits_with_a_status_is_reported_with_its_last_line(tmp_pa
     problem = before_torch(tmp_path, usage)
     assert problem["kind"] == "exit", problem
     assert problem["message"].endswith("error: the following arguments are required: --bf16"), problem
-
-
-FAILS_AND_STAYS = """
-    import threading
-    threading.Thread(target=threading.Event().wait).start()
-    raise KeyError("image")
-"""
-
-
-def test_a_hanging_script_that_had_failed_is_reported_with_its_error(tmp_path: Path) -> None:
-    def start(gpu, command, environment):
-        return through_memfit(gpu, command, environment, options=("--timeout", "15s"))
-
-    problem = on_device(FAILS_AND_STAYS, tmp_path, start=start).report["problem"]
-    assert problem["kind"] == "timeout", problem
-    assert "KeyError: 'image'" in problem["message"], problem
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])

@@ -26,6 +26,7 @@ pub struct Gone {
 /// Possible causes of an exception.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Cause {
     /// `true` if no value can have caused it: an undefined name, a call with the wrong arguments.
     pub program: bool,

@@ -66,14 +66,15 @@ fn unset_variable(exception: &Exception) -> Option<String> {
         by_os.then_some(exception.message.trim_matches(['\'', '"']))?
     } else if exception.r#type == "TypeError" && exception.message.contains("NoneType") {
         let file = traceback::user_file(&exception.traceback)?;
-        return name_asked_for(source).map(str::to_owned).or_else(|| assigned_from(file, source)).map(set_it);
+        let name = name_asked_for(source).map(str::to_owned).or_else(|| assigned_from(file, source));
+        return name.as_deref().map(set_it);
     } else {
         return None;
     };
-    (!name.is_empty()).then(|| set_it(name.to_owned()))
+    (!name.is_empty()).then(|| set_it(name))
 }
 
-fn set_it(name: String) -> String {
+fn set_it(name: &str) -> String {
     format!(
         "the script reads the environment variable `{name}`, which is not set: put `{name}=…` with the value that its README names in front of `memfit`, for data a folder with a few samples"
     )
@@ -102,10 +103,11 @@ mod tests {
     use super::*;
 
     fn hint_of(kind: &str, message: &str, frames: &[(&str, &str)]) -> Option<String> {
-        let frames: String = frames
+        let frames: Vec<String> = frames
             .iter()
             .map(|(file, source)| format!("  File \"{file}\", line 3, in load\n    {source}\n"))
             .collect();
+        let frames = frames.concat();
         hint(&Exception {
             r#type: kind.to_owned(),
             message: message.to_owned(),
