@@ -1,8 +1,8 @@
 //! Memory that an early step's work would need in a later step.
 //!
 //! The first steps run before optimizer state and other lasting tensors exist. If one of them did work that
-//! the later ones of a recording did not repeat (a penalty in every n-th step, an evaluation, a longer batch),
-//! no recorded moment shows that work together with these tensors.
+//! the later ones of a recording did not repeat (a penalty in every n-th step, an evaluation, a longer
+//! batch), no recorded moment shows that work together with these tensors.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +60,8 @@ fn last_step_begin(track: &Track) -> Option<u32> {
     steps.len().checked_sub(2).map(|before| steps[before].0)
 }
 
-/// Moment before the last step at which the allocated bytes and the lasting tensors of later are the most, and
-/// the bytes of these tensors and of both. Set-up is left out, and so is work of models that are gone.
+/// Moment before the last step at which the allocated bytes and the lasting tensors of later are the most,
+/// and the bytes of these tensors and of both. Set-up is left out, and so is work of models that are gone.
 fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64, u64)> {
     let end = track.moments().steps().last()?.0;
     let lasts = |block: &Block| block.born < last_step && block.freed > end;
@@ -198,7 +198,8 @@ mod tests {
     }
 
     /// A track of steps of a model with 100 bytes of parameters and as many of gradients. Each step is given
-    /// by the bytes of its activations and those of the lasting tensors that it makes after its backward pass.
+    /// by the bytes of its activations and those of the lasting tensors that it makes after its backward
+    /// pass.
     fn track(steps: &[(u64, &[(Category, u64)])]) -> Track {
         let mut script = Script::default();
         script.alloc(Category::Parameters, 100);

@@ -79,8 +79,8 @@ pub(crate) fn fullest(track: &Track) -> Option<Fullest> {
     Some(fullest)
 }
 
-/// Number of forward passes of a script that has not trained yet: calls of a whole model, as far as no backward
-/// pass has begun.
+/// Number of forward passes of a script that has not trained yet: calls of a whole model, as far as no
+/// backward pass has begun.
 pub(crate) fn passes_without_training(tracks: &[Track]) -> usize {
     let trains = |track: &Track| track.phases().any(|(_, phase)| phase == Phase::Backward);
     if tracks.iter().any(trains) {
