@@ -67,6 +67,8 @@ fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64, u
     let lasts = |block: &Block| block.born < last_step && block.freed > end;
     let lives = Lives::from_track(track);
     let begin = track.phases().find(|(_, phase)| matches!(phase, Phase::Forward | Phase::Backward))?.0;
+    // A script that catches an error goes on with less.
+    let begin = begin.max(last_failure(track, device));
     let kind = |block: &Block| {
         let category = category_with(track, &lives, block);
         LASTING.iter().position(|lasting| *lasting == category)
@@ -114,6 +116,14 @@ fn largest_sum(track: &Track, device: u8, last_step: u32) -> Option<(u32, u64, u
         }
     }
     largest
+}
+
+/// Moment of the last failed request; 0 if there is none.
+fn last_failure(track: &Track, device: u8) -> u32 {
+    let moments = (0..).zip(track.moments());
+    let failed =
+        moments.filter(|(_, moment)| moment.device == device && matches!(moment.kind, MomentKind::Oom(_)));
+    failed.last().map_or(0, |(index, _)| index)
 }
 
 /// Maximum bytes of workspaces at once from a moment on.
@@ -243,6 +253,24 @@ mod tests {
             let figures = found.map(|found| (found.step, found.allocated, found.later, found.excess));
             assert_eq!(figures, expected, "{steps:?}");
         }
+    }
+
+    #[test]
+    fn what_was_tried_before_an_error_that_the_script_caught_is_not_added() {
+        let mut script = Script::default();
+        script.alloc(Category::Parameters, 100);
+        script.mark(MomentKind::Phase(Phase::Forward));
+        script.alloc(Category::Activations, 500);
+        script.mark(MomentKind::Oom(500));
+        script.free(Category::Activations);
+        for number in 1..=3 {
+            script.mark(MomentKind::Phase(Phase::Forward));
+            script.alloc(Category::Activations, 50);
+            script.free(Category::Activations);
+            script.alloc(Category::Optimizer, if number == 1 { 200 } else { 0 });
+            script.mark(MomentKind::Step(number));
+        }
+        assert_eq!(repeated_work(&script.track, 0), None);
     }
 
     #[test]
