@@ -100,6 +100,12 @@ NOT_REACHED = {
         loss = torch.rand(8).sum().item()  # read
         weights = torch.load(path)  # fails
     """,
+    "a class that is imported": """
+        from mypath import Path
+        weights = load(Path.weights())  # read
+        def data():
+            return open(Path.images())  # fails
+    """,
     "a meter": """
         class Meter:
             def update(self, value, count):

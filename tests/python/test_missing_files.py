@@ -94,6 +94,18 @@ def test_samples_can_be_described_of_a_class_that_extends_none_of_torchs(
     assert answer.said == {"shape": [2, 16]}, answer.output
 
 
+def test_a_folder_in_which_nothing_was_found_is_told(tmp_path: Path) -> None:
+    code = """
+    import glob, os
+    rows = [name for _, _, names in os.walk("/nowhere/images") for name in names]
+    rows += glob.glob(os.path.dirname(os.path.abspath(__file__)) + "/*.jpg")
+    print({"class": rows}["class"][0])
+    """
+    problem = asked(code, tmp_path).report["problem"]
+    assert "looked for files in `/nowhere/images`, which does not exist" in problem["message"], problem
+    assert problem["hint"].startswith("if that is the cause: put the files there"), problem
+
+
 def test_a_class_that_no_loader_takes_is_no_data_set(tmp_path: Path) -> None:
     code = PLAIN.format(made="Words()[0]", workers=0)
     problem = asked(code, tmp_path, "--synthetic-data=text:16:float32").report["problem"]

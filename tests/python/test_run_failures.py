@@ -159,6 +159,25 @@ def test_a_first_step_alone_decides_where_what_it_made_would_fit_too(tmp_path):
     assert large.report["problem"]["kind"] == "single-step"
 
 
+def test_work_of_the_first_step_counts_with_the_state_that_came_after_it(tmp_path):
+    code = """
+        model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(4)]).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for step in range(100):
+            optimizer.zero_grad()
+            rows = 8 if step % 4 else 8_500
+            loss = model(torch.zeros(rows, 4096, device="cuda")).square().sum()
+            loss.backward()
+            optimizer.step()
+    """
+    report = failing(tmp_path, code, "--format", "json").report
+    # 512 MiB of state are not in the first step, which leaves less than that of the 2 GiB.
+    assert (report["verdict"], report["problem"]["kind"]) == ("unknown", "early-step"), report["peak"]
+    said = report["problem"]["message"]
+    assert re.search(r"only step 1 did some of its work at \S*train\.py:\d+", said), said
+    assert re.search(r"51\d MiB of optimizer state", said), said
+
+
 def test_the_report_names_the_interpreter(tmp_path):
     report = failing(tmp_path, "torch.ones(8, device='cuda')", "--format", "json").report
     assert report["script"]["interpreter"] == sys.executable

@@ -26,19 +26,24 @@ pub struct Gone {
 /// Possible causes of an exception.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Cause {
     /// `true` if no value can have caused it: an undefined name, a call with the wrong arguments.
     pub program: bool,
     /// `false` if no value that was assumed can have reached the statement that raised it.
     pub reached: bool,
-    /// `false` if the script had read nothing of a synthetic data set but its length.
+    /// `false` if nothing of a synthetic data set but its length can have reached that statement.
     pub sampled: bool,
+    /// `false` if no synthetic weights can have reached that statement.
+    pub loaded: bool,
     /// Class of the script's own data set whose constructor or `__getitem__` raised it for lack of files.
     pub data_set: Option<String>,
     /// File of weights that it did not download.
     pub weights: Option<String>,
     /// Host that this process had asked for before, and whose name was not resolved.
     pub unreached: Option<String>,
+    /// Folder in which the script last looked for files, and which does not exist.
+    pub folder: Option<String>,
     /// What an installed package does not have, and was asked for.
     pub gone: Option<Gone>,
 }
@@ -49,9 +54,11 @@ impl Default for Cause {
             program: false,
             reached: true,
             sampled: true,
+            loaded: true,
             data_set: None,
             weights: None,
             unreached: None,
+            folder: None,
             gone: None,
         }
     }

@@ -31,6 +31,7 @@ mod others;
 mod out_of_memory;
 mod peak_lines;
 mod recorded;
+mod repeated;
 mod timeline;
 mod weigh;
 
@@ -50,5 +51,6 @@ pub use memfit_patch::Change as SourceChange;
 pub use out_of_memory::{OutOfMemory, out_of_memory};
 pub use peak_lines::{LineBytes, fullest_device, lines_at_peak, user_files};
 pub use recorded::{ExplainError, ExplainOverrides, explain_recording, explain_source};
+pub use repeated::{RepeatedWork, repeated_work};
 pub use timeline::categories;
 pub use weigh::GPU_SIZES_GIB;

@@ -3,7 +3,7 @@
 use memfit_report::wire::Exception;
 
 use crate::stand_ins::{self, Given, StandIn};
-use crate::traceback;
+use crate::{own_modules, traceback};
 
 /// Python's message about a file that is not there.
 const NO_FILE: &str = "[Errno 2] No such file or directory: '";
@@ -17,6 +17,8 @@ const NO_SAMPLES: &str = "num_samples=0";
 pub(crate) const TOLD_BY: &[&str] = &["RuntimeError", "ValueError", "AssertionError", "Exception"];
 /// Calls in an `assert` that check if a file or a folder exists.
 pub(crate) const LOOKS_FOR: &[&str] = &["exists(", "isdir(", "isfile(", "is_dir(", "is_file("];
+/// OpenCV's message about an image that it did not read.
+const NO_IMAGE: &str = "src.empty()";
 /// Words in a line of source that creates a folder or a file.
 const CREATES: &[&str] = &["mkdir(", "'w'", "\"w\"", "'wb'", "\"wb\"", "'a'", "\"a\""];
 
@@ -104,6 +106,12 @@ pub(crate) fn hint(given: Given<'_>, exception: &Exception) -> Option<String> {
 /// Remedy for a file that the script itself reads, where nothing else is known about it.
 pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
     let path = exception.message.strip_prefix(NO_FILE).and_then(|rest| rest.split_once('\''));
+    if exception.r#type.ends_with("cv2.error") && exception.message.contains(NO_IMAGE) {
+        return Some(
+            "`cv2.imread` gives nothing where a file is not there or is no image: put the images where the script looks for them; a few of the usual size are enough for memfit"
+                .to_owned(),
+        );
+    }
     // A bare word is a program.
     let is_file =
         exception.r#type == "FileNotFoundError" && path.is_none_or(|(path, _)| path.contains(['/', '.']));
@@ -115,6 +123,14 @@ pub(crate) fn hint_at_file(exception: &Exception) -> Option<String> {
             "put the file or folder that the script looks for into its place; of a data set, a few samples are enough for memfit"
                 .to_owned(),
         );
+    }
+    if let Some((path, _)) = path.filter(|_| is_file)
+        && let Some(own) = own_modules::file_named_as(path, &exception.traceback)
+    {
+        return Some(format!(
+            "the script's project has a file of that name, `{}`: copy it there, or let the script's options or its source name the folder that it is in",
+            own.display()
+        ));
     }
     is_file.then(|| {
         "put the file there; of a data set, a few samples of the usual size are enough for memfit, as the memory of a step depends on its batch"
@@ -255,6 +271,42 @@ mod tests {
         assert!(told("FileNotFoundError", "VOC2007/train.txt").unwrap().starts_with("put the file there"));
         assert_eq!(told("FileNotFoundError", "nvcc"), None, "a program");
         assert_eq!(told("OSError", "VOC2007/train.txt"), None);
+    }
+
+    #[test]
+    fn a_file_of_the_project_with_the_name_of_a_missing_one_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(scratch.path().join("data")).unwrap();
+        std::fs::write(scratch.path().join("README.md"), "").unwrap();
+        std::fs::write(scratch.path().join("data/labels.txt"), "").unwrap();
+        let told = |path: &str| {
+            hint_at_file(&Exception {
+                r#type: "FileNotFoundError".to_owned(),
+                message: format!("{MISSING}'{path}'"),
+                traceback: format!(
+                    "  File \"{}/data/coco.py\", line 7, in load\n    open(path)\n",
+                    scratch.path().display()
+                ),
+            })
+            .unwrap()
+        };
+        let own = scratch.path().join("data/labels.txt");
+        assert!(told("/root/data/labels.txt").contains(&format!("`{}`", own.display())));
+        assert!(told("/root/data/names.txt").starts_with("put the file there"));
+    }
+
+    #[test]
+    fn an_image_that_opencv_did_not_read_is_told() {
+        let told = |message: &str| {
+            hint_at_file(&Exception {
+                r#type: "cv2.error".to_owned(),
+                message: message.to_owned(),
+                traceback: String::new(),
+            })
+        };
+        let said = "OpenCV(5.0.0) color.cpp:199: error: (-215:Assertion failed) !_src.empty() in function 'cvtColor'";
+        assert!(told(said).unwrap().contains("`cv2.imread`"));
+        assert_eq!(told("OpenCV(5.0.0) resize.cpp:4: error: (-215:Assertion failed) inv_scale_x > 0"), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::facts::{Facts, may_affect_memory};
 use crate::older;
 use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
+use crate::started;
 use crate::traceback::{MESSAGE_PREFIX, handled_error, raising_source, summary, user_line};
 
 /// Maximum changes that are listed.
@@ -57,7 +58,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
     if let Some(lacks) = exception.message.strip_prefix(MESSAGE_PREFIX) {
         return (format!("The script needs something that memfit does not provide: {lacks}"), true);
     }
-    let certain = facts.cause.program || older::is_certain(exception);
+    let certain = facts.cause.program || older::is_certain(exception) || started::hint(exception).is_some();
     let changes = if certain { Vec::new() } else { changes(request, facts, exception) };
     if changes.is_empty() {
         return (format!("The script itself failed{at}: {failed}"), false);
@@ -128,6 +129,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
             Remark::SyntheticWeights if is_file_error(exception) => {
                 names_file(&note.text(), &exception.message)
             }
+            Remark::SyntheticWeights => facts.cause.loaded,
             _ => true,
         })
     };

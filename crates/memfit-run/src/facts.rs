@@ -13,6 +13,7 @@ use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, Ta
 use memfit_channel::message::{Cause, DeviceStats, Done, HostCompared, Loader, LoaderTrial, Oom, Training};
 use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
+use memfit_explain::RepeatedWork;
 use memfit_recording::Track;
 use memfit_report::remarks::{Note, Stake, assumption_text};
 use memfit_report::wire::{AssumedValue, AtPeak, CallCount, Coverage, DeviceInfo, Exception, GpuPeak, Peak};
@@ -90,6 +91,8 @@ pub struct Facts {
     pub(crate) survived: bool,
     /// Line of Python code at which a signal, the time limit or the user ended the script.
     pub(crate) stopped_at: Option<String>,
+    /// Forward passes of a script that has not trained yet.
+    pub(crate) passes_without_training: usize,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
     /// `true` if the script has read a checkpoint among them.
@@ -156,6 +159,8 @@ pub struct RankFacts {
     pub trials: Vec<LoaderTrial>,
     /// Peak active minus peak allocated bytes: freed blocks that were still in use on another stream.
     pub(crate) pending: u64,
+    /// Work of an early step that would exceed the peak in a later one.
+    pub(crate) repeated: Option<RepeatedWork>,
     /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
 }
@@ -341,6 +346,7 @@ pub(crate) fn gather(
                 output::stopped_at(stage.run_dir(), &ranks, &inbox.launchers())
             })
             .flatten(),
+        passes_without_training: recording::passes_without_training(tracks),
         overlaid: uncaught
             .as_ref()
             .map(|_| overlaid::names(&stage.run_dir().overlay_tree()))
@@ -402,6 +408,7 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
         loader: speaker.loader.clone(),
         trials: speaker.trials.clone(),
         pending: stats.peak_active.saturating_sub(stats.peak_allocated),
+        repeated: logged.as_ref().and_then(|logged| logged.repeated.clone()),
         at_peak: logged.and_then(|logged| logged.at_peak),
     }
 }

@@ -40,6 +40,9 @@ const GONE_FROM_PANDAS: &[(&str, &str)] = &[
     ("'DataFrame' object has no attribute 'as_matrix'", "1"),
 ];
 
+/// protobuf's message about a package whose code was generated for an older release.
+const OLD_DESCRIPTORS: &str = "Descriptors cannot be created directly";
+
 /// PyYAML's message about an argument that it requires, and the first release that does.
 const GONE_FROM_YAML: &[(&str, &str)] = &[("missing 1 required positional argument: 'Loader'", "6")];
 
@@ -55,6 +58,14 @@ const GONE_FROM_TORCH: &[(&str, &str)] = &[
     (
         "view size is not compatible with input tensor's size and stride",
         "the result of a comparison or a copy has the strides of its operand: `.reshape` in place of `.view` on that line",
+    ),
+    (
+        "Expected a 'cuda' device type for generator but found 'cpu'",
+        "a loader that shuffles draws on the default device: `torch.set_default_dtype` in place of `torch.set_default_tensor_type`, or `generator=torch.Generator(device=\"cuda\")` for the loader",
+    ),
+    (
+        "stft requires the return_complex parameter",
+        "`torch.stft` gives complex numbers: `return_complex=True` on that call, and `torch.view_as_real` on its result where the script takes real and imaginary parts",
     ),
     (
         "Found dtype Long but expected Float",
@@ -167,6 +178,12 @@ pub(crate) fn hint(interpreter: Option<&str>, exception: &Exception) -> Option<S
             ));
         }
     }
+    if message.contains(OLD_DESCRIPTORS) {
+        let python = interpreter.unwrap_or("python");
+        return Some(format!(
+            "a package that the script imports was generated for an older `protobuf`: `{python} -m pip install 'protobuf<3.21'`, or `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python` in front of the command, which needs no other release"
+        ));
+    }
     if let Some((_, release, now)) =
         GONE_FROM_STANDARD_LIBRARY.iter().find(|(text, ..)| message.contains(text))
     {
@@ -231,6 +248,9 @@ fn gone_from_package(exception: &Exception) -> Option<String> {
         own_modules::shadowed(module, Some(name), &exception.traceback).filter(|_| is_installed)
     {
         return Some(own);
+    }
+    if let Some(now) = renamed::replacement(package, name).filter(|_| is_installed) {
+        return Some(format!("the release of `{package}` here has no `{name}`: {now}"));
     }
     is_installed.then(|| {
         format!(
@@ -298,6 +318,37 @@ mod tests {
     }
 
     #[test]
+    fn code_for_an_older_protobuf_and_names_with_a_replacement_are_told() {
+        let said =
+            "Descriptors cannot be created directly.\nIf this call came from a _pb2.py file, regenerate it.";
+        assert!(found("TypeError", said, "").unwrap().contains("'protobuf<3.21'"));
+        let import = |name: &str, package: &str| {
+            let said = format!(
+                "cannot import name '{name}' from '{package}' (/v/lib/python3.11/site-packages/{package}/__init__.py)"
+            );
+            found("ImportError", &said, "").unwrap()
+        };
+        assert!(import("AdamW", "transformers").ends_with("`torch.optim.AdamW` replaces it"));
+        assert!(import("AdamX", "transformers").contains("another release of `transformers`"));
+    }
+
+    #[test]
+    fn what_no_value_can_cause_is_told_and_certain() {
+        for (said, now) in [
+            ("stft requires the return_complex parameter be given for real inputs", "`return_complex=True`"),
+            ("Expected a 'cuda' device type for generator but found 'cpu'", "`torch.set_default_dtype`"),
+        ] {
+            let exception = Exception {
+                r#type: "RuntimeError".to_owned(),
+                message: said.to_owned(),
+                traceback: String::new(),
+            };
+            assert!(is_certain(&exception));
+            assert!(hint(None, &exception).unwrap().contains(now));
+        }
+    }
+
+    #[test]
     fn attributes_that_torchvision_renamed_are_told_with_their_new_names() {
         let exception = |message: &str| Exception {
             r#type: "AttributeError".to_owned(),
@@ -336,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_name_that_a_package_does_not_have_asks_for_another_release() {
-        let gone = "cannot import name 'AdamW' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)";
+        let gone = "cannot import name 'AutoModelWithHead' from 'transformers' (/v/lib/python3.11/site-packages/transformers/__init__.py)";
         let hint = found("ImportError", gone, "").unwrap();
         assert!(hint.contains("another release of `transformers`"), "{hint}");
         let own = "cannot import name 'load' from 'utils' (/home/me/utils.py)";

@@ -43,6 +43,13 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
         return Some(said);
     }
     if let Some(part) = folders.iter().find_map(|folder| lacks_part(folder, module)) {
+        if part.join("setup.py").is_file() {
+            return Some(format!(
+                "`{0}` belongs to the script's project, and this part of it is compiled by the `setup.py` there: `cd {1} && python setup.py build_ext --inplace`, or as the project's README says",
+                part.display(),
+                shell_word(&part.to_string_lossy()),
+            ));
+        }
         return Some(format!(
             "`{}` belongs to the script's project, and lacks this part. The project's README may say where to get it, for example from another repository",
             part.display()
@@ -98,6 +105,29 @@ fn defines(source: &str, name: &str) -> bool {
         let rest = ["def ", "class ", ""].iter().find_map(|word| line.strip_prefix(word)?.strip_prefix(name));
         rest.is_some_and(|rest| rest.trim_start().starts_with(['(', ':', '=']))
     })
+}
+
+/// Maximum entries of a project that are looked at for a file.
+const MAX_ENTRIES: usize = 20_000;
+
+/// File of the project of a script's file that has the name of another path.
+pub(crate) fn file_named_as(path: &str, traceback: &str) -> Option<PathBuf> {
+    let file = traceback::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
+    let name = Path::new(path).file_name()?;
+    let mut folders = vec![project(file).pop()?];
+    let mut left = MAX_ENTRIES;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            left = left.checked_sub(1)?;
+            let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && !is_hidden => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() && entry.file_name() == name => return Some(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    None
 }
 
 /// Folders of a file's project, from the file's own to the uppermost.
@@ -255,6 +285,9 @@ mod tests {
             own.contains("models/networks` belongs to the script's project, and lacks this part"),
             "{own}"
         );
+        fs::write(top.join("models/networks/setup.py"), "").unwrap();
+        let built = said("models.networks.core").unwrap();
+        assert!(built.contains("models/networks && python setup.py build_ext --inplace`"), "{built}");
         assert!(said("models.networks.loss").unwrap().contains("in its place"));
         assert_eq!(said("timm.models.layers.helpers"), None);
     }

@@ -8,7 +8,7 @@ use crate::request::Request;
 use crate::signals;
 use crate::stand_ins::Given;
 use crate::watch::Ended;
-use crate::{absent, blame, older, output, traceback};
+use crate::{absent, blame, by_name, older, output, started, traceback};
 
 /// Hint for a file that a script downloads.
 const COPY_DOWNLOAD: &str =
@@ -74,7 +74,9 @@ fn hint_at_failure(
     exception: &Exception,
     message: &mut String,
 ) -> Option<String> {
-    let known = older::hint(ran.interpreter, exception)
+    let known = started::hint(exception)
+        .or_else(|| older::hint(ran.interpreter, exception))
+        .or_else(|| by_name::hint(exception))
         .or_else(|| absent::hint(ran.given, exception))
         .or_else(|| facts.cause.gone.as_ref().map(|gone| older::hint_at_release(gone, exception)));
     if known.is_some() {
@@ -88,7 +90,18 @@ fn hint_at_failure(
         add_sentence(message, &format!("Before it, the host `{host}` could not be reached"));
         return Some(format!("if that is the cause: {COPY_DOWNLOAD}"));
     }
-    absent::hint_at_file(exception)
+    absent::hint_at_file(exception).or_else(|| hint_at_folder(facts, message))
+}
+
+/// Hint at a folder in which the script found nothing, as it does not exist. Adds it to the message.
+fn hint_at_folder(facts: &Facts, message: &mut String) -> Option<String> {
+    let folder = facts.cause.folder.as_ref().filter(|_| facts.steps() == 0 && !facts.cause.program)?;
+    let looked = format!("Before it, the script had looked for files in `{folder}`, which does not exist");
+    add_sentence(message, &looked);
+    Some(
+        "if that is the cause: put the files there; of a data set, a few samples of the usual size are enough for memfit"
+            .to_owned(),
+    )
 }
 
 /// Hint for a failure that memfit may have caused; adds to the message that a host could not be reached.
@@ -130,11 +143,34 @@ fn timed_out(
         let first = "fix that error first; `--show-output` shows what the script does";
         problem.hint =
             known.or_else(|| older::hint(ran.interpreter, exception)).or_else(|| Some(first.to_owned()));
+    } else if is_evaluating(facts) {
+        let passes = facts.passes_without_training;
+        let said = format!(
+            "It had run {passes} forward passes without a backward pass, as an evaluation before the first training step does."
+        );
+        add_sentence(&mut problem.message, &said);
+        let fixed = if facts.repeated.is_some() { format!("; {FIXED_NUMBER}") } else { String::new() };
+        problem.hint = Some(format!("{SKIP_EVALUATION}, or allow more time with `--timeout`{fixed}"));
     } else if facts.repeated.is_some() {
-        let hint = "more time is unlikely to help: let that loop take a fixed number of iterations (as a solver with a fixed step size does), or `--gpu local`, which computes these values";
-        problem.hint = Some(hint.to_owned());
+        let hint = format!(
+            "more time is unlikely to help: {FIXED_NUMBER}, or `--gpu local`, which computes these values"
+        );
+        problem.hint = Some(hint);
     }
     problem
+}
+
+/// Hints at a loop that waits for a value, and at an evaluation before the first step.
+const FIXED_NUMBER: &str =
+    "let that loop take a fixed number of iterations (as a solver with a fixed step size does)";
+const SKIP_EVALUATION: &str = "skip or shorten that evaluation with the script's own options, often the number of its batches or iterations";
+
+/// Minimum number of forward passes that are taken for an evaluation.
+const MIN_EVALUATION_PASSES: usize = 4;
+
+/// Returns `true` if a run that reached its time limit was evaluating and had not trained yet.
+fn is_evaluating(facts: &Facts) -> bool {
+    facts.steps() == 0 && facts.passes_without_training >= MIN_EVALUATION_PASSES
 }
 
 /// Adds the lines or the output that show why a run has no answer.

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use memfit_channel::{RunDir, events};
-use memfit_explain::{Composition, LineBytes, at_peak, lines_at_peak};
-use memfit_recording::{Limits, MomentKind, Origin, OriginKind, Recording, SourceFile, Track, Trial};
+use memfit_explain::{Composition, LineBytes, RepeatedWork, at_peak, lines_at_peak, repeated_work};
+use memfit_recording::{Limits, MomentKind, NEVER, Origin, OriginKind, Recording, SourceFile, Track, Trial};
 use memfit_report::wire::{AtPeak, CategoryBytes, CodeLine, ModuleBytes, OutsideModules};
+use memfit_vocabulary::Phase;
 
 use crate::inbox::Inbox;
 use crate::{Facts, Request, RunError};
@@ -29,6 +30,8 @@ pub(crate) struct Fullest {
     pub(crate) reserved: u64,
     /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
+    /// Work of an early step that would exceed the peak in a later one.
+    pub(crate) repeated: Option<RepeatedWork>,
 }
 
 /// Tracks of the processes that left a log.
@@ -60,7 +63,9 @@ pub(crate) fn fullest(track: &Track) -> Option<Fullest> {
         devices[at].reserved = devices[at].reserved.max(moment.reserved);
     }
     let mut fullest = devices.into_iter().max_by_key(|fullest| fullest.reserved)?;
-    fullest.at_peak = u8::try_from(fullest.device).ok().and_then(|device| {
+    let device = u8::try_from(fullest.device).ok();
+    fullest.repeated = device.and_then(|device| repeated_work(track, device));
+    fullest.at_peak = device.and_then(|device| {
         let composition = at_peak(track, device)?;
         let largest = composition.modules.first().map_or(0, |module| module.bytes);
         // The line is only reported where it holds more than any module.
@@ -72,6 +77,17 @@ pub(crate) fn fullest(track: &Track) -> Option<Fullest> {
         Some(wire(composition, line))
     });
     Some(fullest)
+}
+
+/// Number of forward passes of a script that has not trained yet: calls of a whole model, as far as no
+/// backward pass has begun.
+pub(crate) fn passes_without_training(tracks: &[Track]) -> usize {
+    let trains = |track: &Track| track.phases().any(|(_, phase)| phase == Phase::Backward);
+    if tracks.iter().any(trains) {
+        return 0;
+    }
+    let of_track = |track: &Track| track.calls.iter().filter(|call| call.parent == NEVER).count();
+    tracks.iter().map(of_track).max().unwrap_or(0)
 }
 
 /// Builds the wire form. `outside` is the line that allocated most of the memory that belongs to no module.

@@ -23,6 +23,8 @@ const RENAMED: &[(&[&str], &[&str], &str)] = &[
     (LIGHTNING, &["replace_sampler_ddp"], "`use_distributed_sampler` replaces it"),
     (LIGHTNING, &["resume_from_checkpoint"], "`ckpt_path` of `fit` replaces it"),
     (&["torch"], &["verbose"], "leave it out"),
+    (&["transformers"], &["AdamW"], "`torch.optim.AdamW` replaces it"),
+    (&["tensorboard"], &["SummaryWriter"], "`from torch.utils.tensorboard import SummaryWriter` imports it"),
 ];
 const LIGHTNING: &[&str] = &["pytorch_lightning", "lightning"];
 /// Parameters of generation that a model's configuration had.
@@ -63,6 +65,7 @@ mod tests {
         assert!(
             replacement("transformers", "suppress_tokens").unwrap().contains("`model.generation_config`")
         );
+        assert!(replacement("tensorboard", "SummaryWriter").unwrap().contains("torch.utils.tensorboard"));
         assert_eq!(replacement("transformers", "gpus"), None);
         assert_eq!(replacement("accelerate", "tokenizer"), None);
     }

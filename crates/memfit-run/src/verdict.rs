@@ -24,6 +24,8 @@
 //!   allocations; or after a refused call that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and the memory that this step created (optimizer
 //!   state, gradients) would not fit on top of the peak before it;
+//! * `fits`, if the run was stopped after a few steps, and an early one did work that no later one did, and
+//!   that would not fit together with the optimizer state and the other lasting tensors of the last one;
 //! * `fits`, if a stalled rank had not completed a step;
 //! * `fits`, if a run with other numbers failed where this one did not;
 //! * `fits`, if a plan held back the first optimizer step;
@@ -34,6 +36,7 @@
 
 use std::time::Duration;
 
+use memfit_explain::RepeatedWork;
 use memfit_report::remarks::Stake;
 use memfit_report::text::size;
 use memfit_report::wire::{Problem, ProblemKind, Verdict};
@@ -82,6 +85,8 @@ struct Evidence {
     device_upper: u64,
     /// Bytes that the only step created and that were not yet allocated at the peak.
     unmet: u64,
+    /// Work of an early step of a run that was stopped, if a later step with it needs more than was seen.
+    repeated: Option<RepeatedWork>,
     /// `true` if a rank was ended before it had completed a step.
     stepless: bool,
     /// `true` if the script ended while a plan held back a rank's first step.
@@ -131,6 +136,13 @@ impl Evidence {
             capacity: facts.device(request).capacity,
             device_upper: facts.fullest().map_or(0, |rank| rank.peak.device_upper),
             unmet: facts.ranks.iter().filter_map(|rank| Some(rank.done.as_ref()?.unmet)).max().unwrap_or(0),
+            // A script that reached its own end has repeated all that it repeats.
+            repeated: facts
+                .ranks
+                .iter()
+                .filter(|_| !matches!(facts.ended, Ended::Exited(_)))
+                .filter_map(|rank| rank.repeated.clone())
+                .max_by_key(|work| work.excess),
             stepless: facts.ended == Ended::Stalled && facts.steps() == 0,
             held: facts.ranks.iter().any(|rank| rank.done.as_ref().is_some_and(|done| done.held)),
             tested,
@@ -258,6 +270,12 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             return (Verdict::Unknown, problem(ProblemKind::SingleStep, &message, Some(hint)));
         }
     }
+    if let Some(work) = &evidence.repeated {
+        let needed = evidence.device_upper.saturating_add(work.excess);
+        if needed > evidence.capacity {
+            return (Verdict::Unknown, early_step(work, needed, evidence));
+        }
+    }
     if evidence.sizes.unbounded && !evidence.chosen {
         let message = "It fits with the assumed sizes, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
         return (Verdict::Unknown, problem(ProblemKind::SizeUnbounded, message, Some(OTHER_VALUES)));
@@ -305,6 +323,23 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         return (Verdict::Unknown, problem(ProblemKind::UnmodelledCall, &message, Some(hint)));
     }
     (Verdict::Fits, None)
+}
+
+/// The problem of a run of which an early step did work that a later one may repeat.
+fn early_step(work: &RepeatedWork, needed: u64, evidence: &Evidence) -> Option<Problem> {
+    let at_line = work.line.as_ref().map(|line| format!(" at {line}")).unwrap_or_default();
+    let message = format!(
+        "The {} steps that ran fit, but only step {} did some of its work{at_line}. It had {} allocated then, and {} of optimizer state and other lasting tensors came later. If that work recurs, as it does in every n-th step, in an evaluation or with batches of other lengths, a step needs about {}, and the GPU has {}.",
+        evidence.steps_done,
+        work.step,
+        size(work.allocated),
+        size(work.later),
+        size(needed),
+        size(evidence.capacity),
+    );
+    let hint =
+        "`--steps` with a number at which that work has run again decides; `--steps 0` runs to the end";
+    problem(ProblemKind::EarlyStep, &message, Some(hint))
 }
 
 /// Reason why a run has no answer; `None` if it has one.

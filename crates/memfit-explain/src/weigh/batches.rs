@@ -114,10 +114,22 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         cause: Cause::TwoBatchesAlive,
         bytes: total,
-        enough: analysis.enough(total) == Some(true) && analysis.full(),
+        enough: analysis.enough(total) == Some(true) && analysis.full() && ran_before(timeline, now),
         facts: vec![analysis.fact(text, total, stacks.first().map(|(stack, _)| *stack))],
         fixes: vec![fix],
     })
+}
+
+/// Returns `false` if forward passes ran from other lines alone in earlier periods. What is left of work that
+/// runs for the first time, as a generator's after its discriminator's, is unknown.
+fn ran_before(timeline: &Timeline<'_>, now: usize) -> bool {
+    let failed = &timeline.origins.get(timeline.trouble.stack).user;
+    let begin = timeline.periods()[now - 1];
+    let earlier = || {
+        let lives = timeline.lives.iter().filter(|life| life.block.born < begin);
+        lives.filter(|life| life.role == Role::Forward).map(|life| timeline.origins.get(life.block.stack))
+    };
+    failed.is_empty() || earlier().next().is_none() || earlier().any(|origin| origin.user == *failed)
 }
 
 /// Last line of each function that has allocated memory since a moment.

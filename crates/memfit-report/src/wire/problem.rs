@@ -46,6 +46,7 @@ kinds! {
     NoGpuUse = "no-gpu-use", "the script never used the GPU";
     NoStep = "no-step", "no optimizer step was complete";
     SingleStep = "single-step", "only the first step ran, and a later one may need more than the GPU has";
+    EarlyStep = "early-step", "an early step did work that no later one repeated, and that would need more than the GPU has in a later one";
     SizeReadBack = "size-read-back", "the verdict depends on tensor sizes that only a GPU can compute";
     SizeUnbounded = "size-unbounded", "the verdict depends on a tensor size without a known bound";
     NumberReadBack = "number-read-back", "the verdict depends on other values that only a GPU can compute";

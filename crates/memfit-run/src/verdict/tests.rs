@@ -22,6 +22,7 @@ fn plain(ended: Ended) -> Evidence {
         capacity: 24 * GIB,
         device_upper: 12 * GIB,
         unmet: 0,
+        repeated: None,
         stepless: false,
         held: false,
         tested: Tested::default(),
@@ -192,4 +193,30 @@ fn a_first_step_decides_only_where_what_it_made_fits_as_well() {
     }
     check(&Evidence { stepless: true, ..plain(Ended::Stalled) }, Unknown, Some("no-step"));
     check(&Evidence { held: true, ..plain(Ended::Exited(0)) }, Unknown, Some("no-step"));
+}
+
+#[test]
+fn an_early_step_is_added_to_what_came_later() {
+    use Verdict::{Fits, Unknown};
+    for (excess, verdict, kind) in [
+        (12 * GIB, Fits, None),
+        (12 * GIB + 1, Unknown, Some("early-step")),
+        (u64::MAX, Unknown, Some("early-step")),
+    ] {
+        let work = RepeatedWork {
+            step: 1,
+            allocated: 9 * GIB,
+            later: GIB,
+            excess,
+            line: Some("train.py:7".to_owned()),
+        };
+        let evidence = Evidence { repeated: Some(work), ..plain(Ended::Complete) };
+        check(&evidence, verdict, kind);
+        let message = judge(&evidence).1.map(|problem| problem.message).unwrap_or_default();
+        assert_eq!(
+            message.contains("train.py:7") && message.contains("9.00 GiB"),
+            verdict == Unknown,
+            "{message}"
+        );
+    }
 }

@@ -1,9 +1,9 @@
 """Finds copies of a model's parameters that belong to no module: averaged weights as a list of tensors, or a
 saved state.
 
-The first search runs before the first backward pass: tensors whose shapes match the parameters one by one
-are a copy. Later, a list of gradients would match as well: at the end, only dictionaries that `state_dict`
-returned are taken for copies, as the best weights so far.
+The first search runs before the first backward pass: tensors whose shapes match the parameters one by one,
+or those that are trained, are a copy. Later, a list of gradients would match as well: at the end, only
+dictionaries that `state_dict` returned are taken for copies, as the best weights so far.
 """
 
 import gc
@@ -11,14 +11,20 @@ from collections import OrderedDict
 
 from . import watch as codes
 
+# Tensors of a list or a dictionary that is taken for a copy.
+MIN_TENSORS = 2
+
 
 def note(notes, roots):
     """Record the copies of these modules' parameters."""
     by_order, by_name = {}, []
     for root in roots:
-        named = [(name, each) for name, each in root.named_parameters() if notes.addresses(each)]
-        # A single tensor with a matching shape may be anything.
-        if len(named) > 1:
+        every = [(name, each) for name, each in root.named_parameters() if notes.addresses(each)]
+        trained = [(name, each) for name, each in every if each.requires_grad]
+        for named in (every, trained) if len(trained) < len(every) else (every,):
+            # A single tensor with a matching shape may be anything.
+            if len(named) < MIN_TENSORS:
+                continue
             shapes = tuple(each.shape for _, each in named)
             by_order.setdefault(len(shapes), []).append((shapes, [each for _, each in named]))
             by_name.append(dict(named))

@@ -26,6 +26,9 @@ PROBE = os.path.dirname(HERE) + os.sep
 SHOWS = "print"
 # Methods that look what they are given up in a container, and do not put it there.
 LOOKUPS = ("count", "get", "index", "pop")
+# Part of the message of an exception that a loader's worker raised, and of the paths of loaders' code.
+IN_WORKER = "in DataLoader worker process"
+LOADING = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 CONTROL = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -58,6 +61,22 @@ def site(frames):
     return None, 0, tuple(libraries)
 
 
+def is_in_data(exception):
+    """Return `True` if an exception was raised while a loader or a data set made a sample: in code that runs
+    on samples, in whichever process.
+    """
+    if IN_WORKER in str(exception):
+        return True
+    traceback = exception.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        path = code.co_filename
+        if LOADING in path or (code.co_name == "__getitem__" and not is_library(path)):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
 def may_reach(sites, traceback):
     """Return `False` if no value read at these sites can have reached the innermost of these lines."""
     places = []
@@ -72,11 +91,13 @@ def may_reach(sites, traceback):
     if any(scope(path) in libraries for path, _ in places[own[-1] + 1 :]):
         return True
     mine = [places[index] for index in own]
+    # What a library calls back works on what the library was given.
+    calling = [places[index] for index in own[:-1] if index + 1 not in own]
     found = sources({path for path, *_ in (*sites, *mine)})
     if found is None:
         return True
     program = Program(found)
-    return program.reached([(path, line) for path, line, _ in sites], mine)
+    return program.reached([(path, line) for path, line, _ in sites], mine, calling)
 
 
 def sources(paths, max_lines=MAX_LINES):
@@ -205,7 +226,7 @@ class Program:
 
     def __init__(self, sources):
         self.statements, self.functions = [], {}
-        # The modules that each file names.
+        # The modules and classes that each file imports.
         self.imported = {}
         for path, lines in sources.items():
             try:
@@ -214,7 +235,7 @@ class Program:
                 continue
             imports = [each for each in ast.walk(tree) if isinstance(each, ast.Import)]
             names = {(each.asname or each.name).split(".")[0] for one in imports for each in one.names}
-            self.imported[path] = names
+            self.imported[path] = names | _imported_classes(tree)
             self._block(path, tree.body, None, (), None)
 
     def _block(self, path, body, function, controls, owner):
@@ -274,14 +295,30 @@ class Program:
         found = [each for each in found if each.has(place)] or found
         return min(found, key=lambda each: each.last - each.first, default=None)
 
-    def reached(self, sites, places):
-        """Return `True` if a value of the sites can have reached the last of the places."""
+    def reached(self, sites, places, calling=()):
+        """Return `True` if a value of the sites can have reached the last of the places, or one of those that
+        call a library which calls the script back.
+        """
         sources = {self.at(path, line) for path, line in sites}
         failed = [self.at(path, line) for path, line in places]
         if None in sources or None in failed:
             return True
         flow = Flow(self, sources)
-        return flow.touches(failed[-1]) or any(map(flow.decided, failed))
+        given = (self.at(path, line) for path, line in calling)
+        return (
+            flow.touches(failed[-1])
+            or any(map(flow.decided, failed))
+            or any(each is not None and flow.touches(each) for each in given)
+        )
+
+
+def _imported_classes(tree):
+    """Return the names of classes, as they are spelled, that a file imports: what a class method is given is
+    followed into it, and the class itself stays what it was.
+    """
+    froms = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
+    names = (each.asname or each.name for one in froms for each in one.names)
+    return {name for name in names if name[:1].isupper() and not name.isupper()}
 
 
 class Flow:

@@ -34,7 +34,7 @@ def arm(module, synthetic):
                 raise
             asked = inspect.signature(original).bind(path, *args, **kwargs).arguments
             network.forget()
-            synthetic.used = True
+            synthetic.read_here()
             rows = synthetic.length or DEFAULT_SAMPLES
             synthetic.note(
                 f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "

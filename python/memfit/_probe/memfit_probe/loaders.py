@@ -8,8 +8,9 @@ one is cut to a single batch, for a few epochs.
 
 import weakref
 
-from . import feeding, imports, loader_queue
+from . import feeding, flows, imports, loader_queue
 from .largest import largest_batch
+from .oom import frames_here
 from .wrapping import alike
 
 # Number of epochs that are cut short while waiting for an evaluation.
@@ -43,7 +44,8 @@ class Loaders:
         self.feeding.forget()
         self.queues.forget()
         self.passes = weakref.WeakKeyDictionary()
-        self.iterated = False
+        # Places at which the script iterates over a loader.
+        self.sites = set()
         self.largest_batch = False
         self.epoch_end = False
         # With full cover: set once the requested steps are complete, and the remaining work.
@@ -129,7 +131,7 @@ class Loaders:
         try:
             began = self.passes.get(iterator)
             if began is None:
-                self.iterated = True
+                self.sites.add(flows.site(frames_here()))
                 began = self.passes[iterator] = _Pass(iterator, self.session.steps.rounds)
                 self._begins(began)
             if not self.covering or not self._trains(began):

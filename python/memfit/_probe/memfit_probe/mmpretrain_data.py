@@ -26,7 +26,7 @@ def _replace(made_up, module):
                     raise
                 name = next(cls.__name__ for cls in type(dataset).__mro__ if cls.__name__ in KNOWN)
                 made = samples(name, made_up.length or usual_length(name, dataset))
-                made_up.used = True
+                made_up.read_here()
                 made_up.note(
                     f"the files of `{name}` are missing ({type(error).__name__}); replaced by {len(made)} "
                     "samples of its usual size"

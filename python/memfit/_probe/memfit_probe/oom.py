@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import threading
 
-from . import channel, network, uncaught
+from . import channel, folders, network, uncaught
 from . import watch as codes
 from .uncaught import HERE
 
@@ -56,6 +56,7 @@ class OutOfMemory:
         torch.cuda._lazy_call(self._attach)
         network.arm()
         uncaught.watch_exits()
+        folders.arm()
         error = self.error = (
             torch.OutOfMemoryError if hasattr(torch, "OutOfMemoryError") else torch.cuda.OutOfMemoryError
         )
@@ -149,8 +150,8 @@ class OutOfMemory:
         # An error in a child process arrives here as text.
         oom = isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on
         session = self.session
-        reached, sampled = (self._may_reach(each, exception) for each in (session.reads, session.made_up))
-        uncaught.send(exception, oom, reached, sampled)
+        stand_ins = (session.reads, session.made_up, session.weights)
+        uncaught.send(exception, oom, *(self._may_reach(each, exception) for each in stand_ins))
 
     def _may_reach(self, stand_in, exception):
         """Return `False` if no value of a stand-in can have reached the statement that failed."""

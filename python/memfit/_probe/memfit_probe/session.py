@@ -84,7 +84,7 @@ class Session:
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
         # Set in a process that is forked for each try, and with synthetic data.
-        self.ahead = self.kept = self.made_up = None
+        self.ahead = self.kept = self.made_up = self.weights = None
 
     def _forget(self):
         """Reset the state of this process."""
@@ -158,7 +158,7 @@ class Session:
     def _arm_synthetic(self):
         synthetic = self.setup["synthetic"]
         if synthetic["weights"]:
-            synthetic_weights.SyntheticWeights(self).arm()
+            self.weights = synthetic_weights.SyntheticWeights(self).arm()
         if synthetic["data"] is not None:
             self.made_up = synthetic_data.SyntheticData(self, synthetic["data"]).arm()
 

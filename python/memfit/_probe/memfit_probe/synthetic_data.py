@@ -2,7 +2,7 @@
 torchvision data sets, by images of their size. The script's own transforms run on these images.
 """
 
-from . import hub_rows, imports, metrics, mmpretrain_data, network, timm_data, unset
+from . import flows, hub_rows, imports, metrics, mmpretrain_data, network, timm_data, unset
 from .described import Described
 from .known_datasets import (
     DEFAULT_SAMPLES,
@@ -22,6 +22,7 @@ from .lacking_data import (
     is_plain,
     root,
 )
+from .oom import frames_here
 from .wrapping import alike
 
 # Words of PyTorch's errors about types of elements.
@@ -59,8 +60,8 @@ class SyntheticData:
         self.lent = set()
         # torchvision's data sets.
         self.standard = set()
-        # `True` if the script has read anything from a synthetic data set but its length.
-        self.used = False
+        # Places at which the script has read anything from a synthetic data set but its length.
+        self.sites = set()
         # `True` while all samples have the size of those that they replace.
         self.exact = True
 
@@ -88,8 +89,16 @@ class SyntheticData:
             certain = OF_TYPES + OF_SIZES if self.exact else OF_TYPES
             if any(words in str(exception) for words in certain):
                 return False
-        lacks = "_memfit_length" in getattr(getattr(exception, "obj", None), "__dict__", ())
-        return self.used or lacks or self.session.loaders.iterated
+        if "_memfit_length" in getattr(getattr(exception, "obj", None), "__dict__", ()):
+            return True
+        sites = self.sites | self.session.loaders.sites
+        if not sites or flows.is_in_data(exception):
+            return bool(sites)
+        return flows.may_reach(sites, exception.__traceback__)
+
+    def read_here(self):
+        """Record that something was read from a synthetic data set."""
+        self.sites.add(flows.site(frames_here()))
 
     # Data sets of the script's own
 
@@ -189,7 +198,7 @@ class SyntheticData:
             @alike(getitem)
             def replaced_getitem(self, index):
                 if "_memfit_length" in vars(self):
-                    synthetic.used = True
+                    synthetic.read_here()
                     if isinstance(index, int) and not -len(self) <= index < len(self):
                         raise IndexError(index)
                     if synthetic.samples or not synthetic.extended(cls):
@@ -207,7 +216,7 @@ class SyntheticData:
                     if not synthetic.can_replace(sample, self, error):
                         raise
                     synthetic.note(synthetic.describe_replacement(self, error))
-                    synthetic.used = True
+                    synthetic.read_here()
                     return sample(self, index)
 
             cls.__getitem__ = replaced_getitem
@@ -228,7 +237,7 @@ class SyntheticData:
                     if not absent or not self.can_replace(sample, dataset, error):
                         raise
                     self.note(self.describe_replacement(dataset, error))
-            self.used = True
+            self.read_here()
             for index in range(vars(dataset).get("_memfit_length") or self.length or DEFAULT_SAMPLES):
                 yield sample(dataset, index)
 
@@ -302,8 +311,7 @@ class SyntheticData:
         network.forget()
         name = self.name(dataset)
         known = KNOWN.get(name)
-        # A constructor of the script's own may have left anything unset.
-        used = self.used or known is None
+        sites = set(self.sites)
         dataset._memfit_length = self.length or (usual_length(name, dataset) if known else DEFAULT_SAMPLES)
         stated = self.samples.classes
         classes = stated or (known[3] if known else None)
@@ -329,12 +337,16 @@ class SyntheticData:
                 dataset, target_transform=kwargs.get("target_transform"), transforms=kwargs.get("transforms")
             )
             keep(dataset, **contents(self.session.torch, name, dataset._memfit_length, classes))
-        self.used = used
+        # What is kept was read for that alone.
+        self.sites = sites
+        if known is None:
+            # A constructor of the script's own may have left anything unset.
+            self.read_here()
         what = f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)"
         self.note(what, exact=name in OF_ONE_SIZE)
 
     def _told_unset(self, dataset, name):
-        self.used = True
+        self.read_here()
         self.note(
             f"`{name}` of `{type(dataset).__name__}` comes from its files, and was not set: a use of it ends the run"
         )
@@ -359,7 +371,8 @@ class SyntheticData:
         original, synthetic = cls.__getattribute__, self
 
         def __getattribute__(self, name):  # noqa: N807 - it takes the method's place
-            synthetic.used |= name in CONTENTS and "_memfit_length" in original(self, "__dict__")
+            if name in CONTENTS and "_memfit_length" in original(self, "__dict__"):
+                synthetic.read_here()
             return original(self, name)
 
         cls.__getattribute__ = __getattribute__

@@ -12,8 +12,9 @@ import os
 import struct
 import zipfile
 
-from . import channel, fetched, imports, network, opened
+from . import channel, fetched, flows, imports, network, opened
 from .missing_weights import Missing, accepting, completing
+from .oom import frames_here
 from .wrapping import alike
 
 FOLDER = "synthetic"
@@ -51,6 +52,8 @@ class SyntheticWeights:
     def __init__(self, session):
         self.session = session
         self.made = 0
+        # Places at which the script loads what was replaced.
+        self.sites = set()
 
     def arm(self):
         torch = self.session.torch
@@ -66,9 +69,15 @@ class SyntheticWeights:
         imports.after("diffusers.models.modeling_utils", self._arm_diffusers)
         imports.after("torchtune.training.checkpointing._utils", arm_torchtune_paths)
         imports.after("torchtune.training.checkpointing._checkpointer", self._arm_torchtune)
+        return self
+
+    def may_reach(self, exception):
+        """Return `False` if no weights that were replaced can have reached the statement that failed."""
+        return bool(self.sites) and flows.may_reach(self.sites, exception.__traceback__)
 
     def _note(self, what):
         network.forget()
+        self.sites.add(flows.site(frames_here()))
         self.session.remark("synthetic-weights", what=what)
 
     # Checkpoints of PyTorch

@@ -59,7 +59,7 @@ class Reader:
         return self.length
 
     def __getitem__(self, index):
-        self.made_up.used = True
+        self.made_up.read_here()
         return io.BytesIO(encoded(self.mode, self.width, self.height)), index % self.classes
 
     def filename(self, index, basename=False, absolute=False):

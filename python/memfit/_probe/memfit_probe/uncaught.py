@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from . import channel, fetched, lacking_data, mistakes, network, releases
+from . import channel, fetched, folders, lacking_data, mistakes, network, releases
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -67,9 +67,10 @@ def left_with(steps):
     return _left if _failed or not steps else None
 
 
-def send(exception, oom=False, reached=True, sampled=True):
+def send(exception, oom=False, reached=True, sampled=True, loaded=True):
     """Send its type, message and traceback. `oom` is true if memory ran out. `reached` is false if no assumed
-    value can have reached the statement that raised it, `sampled` if nothing of a synthetic data set can.
+    value can have reached the statement that raised it, `sampled` if nothing of a synthetic data set can, and
+    `loaded` if no synthetic weights can.
     """
     import traceback
 
@@ -86,9 +87,11 @@ def send(exception, oom=False, reached=True, sampled=True):
         oom=oom,
         reached=reached,
         sampled=sampled,
+        loaded=loaded,
         data_set=lacking_data.lacking(exception),
         weights=fetched.lacking(exception),
         unreached=network.unreached(),
+        folder=folders.last_absent(),
         gone=releases.lacking(exception),
     )
 

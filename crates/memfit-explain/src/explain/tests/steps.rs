@@ -41,6 +41,30 @@ fn what_the_previous_micro_batch_left_is_from_lines_that_this_one_has_not_reache
 }
 
 #[test]
+fn what_another_network_left_is_no_cause_where_a_pass_runs_for_the_first_time() {
+    for (line, is_enough) in [(7, true), (12, false)] {
+        let mut run = Growing::default();
+        let [placed, first, backward, failing] = [
+            run.stack(&PLACED),
+            run.stack(&[MODULE, ("train.py", "train", 7)]),
+            run.stack(&[BACKWARD, ("train.py", "train", 8)]),
+            run.stack(&[MODULE, ("train.py", "train", line)]),
+        ];
+        run.alloc(placed, 128 * MIB, 128 * MIB);
+        let activation = run.alloc(first, 256 * MIB, 256 * MIB);
+        run.alloc(backward, 96 * MIB, 96 * MIB);
+        run.free(activation);
+        run.end_step(1);
+        for _ in 0..12 {
+            run.alloc(failing, 64 * MIB, 64 * MIB);
+        }
+        let explanation = explained(&run.fail(failing, 64 * MIB), Some(1024 * MIB), "").unwrap();
+        let left = explanation.considered.iter().find(|each| each.cause == Cause::TwoBatchesAlive).unwrap();
+        assert_eq!(left.enough, is_enough, "{:?}", explanation.considered);
+    }
+}
+
+#[test]
 fn gradients_and_variables_of_the_previous_step_are_freed_at_its_end() {
     const PROGRAM: &str = "import torch\n\ndef train(model, optimizer):\n    for x in loader:\n        out = model(x)\n        loss = out.mean()\n        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n";
     const CLEAR: &str = "optimizer.zero_grad()";
