@@ -25,7 +25,7 @@ def alike(original):
 
 
 def list_constructors():
-    """Have PyTorch list the functions to which `with torch.device(…)` applies, before one of them is replaced.
+    """Have PyTorch list the functions that `with torch.device(…)` applies to, before one is replaced.
 
     The list is built at its first use, and what a replacement calls is looked up in it by identity.
     """
