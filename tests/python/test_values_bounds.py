@@ -306,3 +306,38 @@ def test_a_count_that_is_printed_or_a_size_fits(tmp_path: Path) -> None:
     """
     answer = on_device(COUNTED.format(code.strip()), tmp_path, "t4")
     assert answer.report["verdict"] == "fits", answer.output
+
+
+LABELS = """
+    labels = torch.randint(0, 21, (8, 512, 512), dtype=torch.uint8)
+    labels[0, 0, :21] = torch.arange(21)
+    long = labels.long()
+    few = torch.randint(3, 9, (300, 300))
+    few[0, :6] = torch.arange(3, 9)
+    there = {name: each.to(device) for name, each in (("bytes", labels), ("long", long), ("few", few))}
+    there["cast"] = there["bytes"].long()
+    there["narrowed"] = there["long"].int()
+    there["part"] = there["long"][:, :100]
+    there["of a part"] = there["long"][3]
+    found = {name: len(torch.unique(each)) for name, each in there.items()}
+    counts = torch.unique(there["cast"], return_counts=True)[1]
+    found["counts"] = len(counts)
+    found["greatest"] = there["cast"].max().item()
+    # Rows, runs and sums may be more than the values.
+    found["rows"] = len(torch.unique(there["bytes"].view(-1, 512), dim=0))
+    found["runs"] = len(torch.unique_consecutive(there["long"]))
+    there["cast"] *= 3
+    found["changed"] = len(torch.unique(there["cast"]))
+    answer(**found)
+"""
+
+
+def test_large_labels_have_no_more_values_than_their_range(tmp_path: Path) -> None:
+    answer = on_device(LABELS, tmp_path)
+    said = answer.said
+    values = {
+        name: said.pop(name) for name in ("bytes", "long", "cast", "narrowed", "part", "of a part", "counts")
+    }
+    assert set(values.values()) == {21}, (values, answer.output)
+    assert (said.pop("few"), said.pop("greatest")) == (6, 20)
+    assert said == {"rows": 8 * 512, "runs": 8 * 512 * 512, "changed": 8 * 512 * 512}

@@ -61,7 +61,7 @@ pub(crate) unsafe fn host_to_device(target: u64, source: *const u8, size: u64) {
     }
     // SAFETY: as above.
     match Extremes::from_bytes(unsafe { slice::from_raw_parts(source, size as usize) }) {
-        Some(extremes) => MEMORY.summarise(target, extremes),
+        Some(extremes) => MEMORY.mark_extremes(target, size, extremes),
         None => MEMORY.forget(target, size),
     }
 }

@@ -97,6 +97,11 @@ pub trait Memory {
         None
     }
 
+    /// Maximum number of different elements that the current operator can find, if that is known.
+    fn most_values(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns `false` if nothing is known about this address; `true` may be wrong.
     fn perhaps(&self, address: u64) -> bool;
 
@@ -108,6 +113,18 @@ pub trait Memory {
     fn extremes(&self, _address: u64, _length: u64, _size: usize) -> Option<((i64, i64), bool)> {
         None
     }
+
+    /// Does the same also where the contents are kept, which may be too many to be searched one by one.
+    fn bounds(&self, address: u64, length: u64, size: usize) -> Option<((i64, i64), bool)> {
+        let kept_in_full = || {
+            let (bytes, _) = self.get(address, length).filter(|(_, origin)| *origin == Origin::True)?;
+            Extremes::from_bytes(&bytes)?.as_integers_of(size).map(|range| (range, true))
+        };
+        self.extremes(address, length, size).or_else(kept_in_full)
+    }
+
+    /// Records that `length` bytes hold integers between these extremes.
+    fn mark_extremes(&self, _address: u64, _length: u64, _extremes: Extremes) {}
 
     /// Contents of a range, if all of it is known.
     fn get(&self, address: u64, length: u64) -> Option<(Vec<u8>, Origin)>;

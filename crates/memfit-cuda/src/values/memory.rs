@@ -53,12 +53,6 @@ impl KnownMemory {
         }
     }
 
-    /// Records the extremes of written bytes that are too many to keep.
-    pub(super) fn summarise(&self, address: u64, extremes: Extremes) {
-        self.with_store(|store| store.summarise(address, extremes, &self.filter));
-        self.publish(address, extremes.bytes);
-    }
-
     pub(super) fn copy(&self, target: u64, source: u64, length: u64) {
         self.refresh(source, length);
         if self.filter.perhaps_within(source, length) || self.filter.perhaps_within(target, length) {
@@ -124,6 +118,10 @@ impl Memory for KnownMemory {
         reads::expected()
     }
 
+    fn most_values(&self) -> Option<u64> {
+        reads::most_values()
+    }
+
     fn flags(&self, address: u64) -> Option<Ones> {
         if !self.perhaps(address) {
             return None;
@@ -140,6 +138,11 @@ impl Memory for KnownMemory {
             return None;
         }
         self.with_store(|store| store.extremes(address, length, size))
+    }
+
+    fn mark_extremes(&self, address: u64, length: u64, extremes: Extremes) {
+        self.with_store(|store| store.summarise(address, length, extremes, &self.filter));
+        self.publish(address, length);
     }
 
     #[inline]

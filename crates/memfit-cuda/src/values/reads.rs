@@ -17,6 +17,7 @@ thread_local! {
     static READS: Cell<Reads> = const { Cell::new(Reads::ANYTHING) };
     /// Size that the current operator computes.
     static EXPECTED: Cell<Option<u64>> = const { Cell::new(None) };
+    static MOST_VALUES: Cell<Option<u64>> = const { Cell::new(None) };
     /// Reads of uncomputed integers so far.
     static UNKNOWN_INTEGERS: Cell<u64> = const { Cell::new(0) };
     /// Reads of uncomputed floating-point numbers so far.
@@ -115,6 +116,11 @@ impl Float {
 /// Size that the current operator computes, if the probe computed it.
 pub(super) fn expected() -> Option<u64> {
     EXPECTED.get()
+}
+
+/// Maximum number of different integers among those that the current operator searches.
+pub(super) fn most_values() -> Option<u64> {
+    MOST_VALUES.get()
 }
 
 /// Completes a read-back: `bytes` hold the known contents, and zeros for the rest. Returns the assumptions
@@ -299,6 +305,14 @@ unsafe extern "C" fn memfit_vgpu_computed(address: u64, size: u64, source: *cons
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_expect(size: i64) {
     EXPECTED.set(u64::try_from(size).ok());
+}
+
+/// Names the integers of `size` bytes each that the current operator of this thread searches for different
+/// ones; no bytes clear it.
+#[unsafe(no_mangle)]
+extern "C" fn memfit_vgpu_search(address: u64, bytes: u64, size: usize) {
+    let range = if bytes == 0 { None } else { MEMORY.bounds(address, bytes, size) };
+    MOST_VALUES.set(range.and_then(|((least, greatest), _)| greatest.abs_diff(least).checked_add(1)));
 }
 
 /// Sets the type of this thread's next reads: 1 to 4 for the floating-point types, negated if the number

@@ -140,10 +140,10 @@ impl Store {
         }
     }
 
-    /// Records only the extremes of bytes that were written at `address`.
-    pub(crate) fn summarise(&mut self, address: u64, extremes: Extremes, cover: &impl Cover) {
-        self.forget(address, extremes.bytes, cover);
-        if let Ok(length) = usize::try_from(extremes.bytes) {
+    /// Records only the extremes of `length` bytes that were written at `address`.
+    pub(crate) fn summarise(&mut self, address: u64, length: u64, extremes: Extremes, cover: &impl Cover) {
+        self.forget(address, length, cover);
+        if let Ok(length) = usize::try_from(length) {
             self.insert(address, Content::Repeat { byte: 0, length }, Origin::Within(extremes), cover);
         }
     }

@@ -11,7 +11,7 @@ const MAX_PLAUSIBLE_U8: u8 = 64;
 /// Extremes of a range of bytes, for each type of integer that it could be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extremes {
-    /// Number of bytes that they cover.
+    /// Number of bytes that they cover; of a part, that of the whole, in which they occur.
     pub bytes: u64,
     u8: Option<(u8, u8)>,
     i32: Option<(i32, i32)>,
@@ -38,6 +38,18 @@ impl Extremes {
             i64: range(longs, |value| value.unsigned_abs() < MAX_PLAUSIBLE).filter(|_| odd.is_empty()),
         };
         (found.u8.is_some() || found.i32.is_some() || found.i64.is_some()).then_some(found)
+    }
+
+    /// Creates those of integers of `size` bytes; `None` if the integers cannot have these values.
+    pub(crate) fn of_integers(size: usize, (least, greatest): (i64, i64), bytes: u64) -> Option<Self> {
+        let mut made = Self { bytes, u8: None, i32: None, i64: None };
+        match size {
+            1 => made.u8 = Some((least.try_into().ok()?, greatest.try_into().ok()?)),
+            4 => made.i32 = Some((least.try_into().ok()?, greatest.try_into().ok()?)),
+            8 => made.i64 = Some((least, greatest)),
+            _ => return None,
+        }
+        Some(made)
     }
 
     /// Least and greatest value as integers of `size` bytes.
@@ -75,6 +87,9 @@ mod tests {
         let mask = [0_u8, 1, 1, 0, 1];
         assert_eq!(Extremes::from_bytes(&mask).unwrap().as_integers_of(1), Some((0, 1)));
         assert_eq!(Extremes::from_bytes(&mask).unwrap().as_integers_of(4), None);
+        let narrower =
+            |size| Extremes::of_integers(size, (-1, 300), 8).and_then(|made| made.as_integers_of(size));
+        assert_eq!([1, 2, 4, 8].map(narrower), [None, None, Some((-1, 300)), Some((-1, 300))]);
         let reals: Vec<u8> = [0.5_f32, -3.25, 1e-3].iter().flat_map(|value| value.to_le_bytes()).collect();
         assert_eq!(Extremes::from_bytes(&reals), None);
     }

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     launch::Arguments,
     layout::{ANY, Sizes, Strides, capturing},
-    memory::{Mask, Memory, Ones, Origin},
+    memory::{Extremes, Mask, Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
 
@@ -221,6 +221,7 @@ impl Elementwise {
             memory.forget(tensors.addresses[0], work.strides.span(0, work.types[0].size()));
             if masked {
                 carry_flags(&tensors, &work, memory);
+                carry_extremes(&tensors, &work, memory);
             }
         }
         Some(())
@@ -297,6 +298,22 @@ fn carry_flags(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
             ones => ones,
         };
         memory.mark_flags(tensors.addresses[0], bytes, ones);
+    }
+}
+
+/// Carries extremes: integers that are copied as integers keep the least and the greatest. A strided input may
+/// leave them out.
+fn carry_extremes(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
+    let [Type::U8 | Type::I32 | Type::I64, Type::U8 | Type::I32 | Type::I64] = work.types[..] else { return };
+    let [output, input] = [0, 1].map(|tensor| work.types[tensor].size());
+    let span = work.strides.span(1, input);
+    let Some((range, occur)) = memory.bounds(tensors.addresses[1], span, input) else { return };
+    let length = (tensors.count * output) as u64;
+    let whole = if occur && work.strides.is_dense(1, input) { length } else { length.saturating_add(1) };
+    if work.strides.is_dense(0, output)
+        && let Some(extremes) = Extremes::of_integers(output, range, whole)
+    {
+        memory.mark_extremes(tensors.addresses[0], length, extremes);
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     launch::Arguments,
     layout::{Sizes, Strides},
-    memory::{Extremes, Mask, Memory, Ones, Origin},
+    memory::{Mask, Memory, Ones, Origin},
     name::{Signature, type_parts},
 };
 
@@ -287,12 +287,7 @@ impl Reduction {
         let Launch { source, folded, kept, memory, .. } = *launch;
         let size = output.size();
         let span = launch.along.span(0, 0) + launch.across.span(1, 0) + size as u64;
-        // Contents that are kept may be too many to be reduced one by one.
-        let kept_in_full = || {
-            let (bytes, _) = memory.get(source, span).filter(|(_, origin)| *origin == Origin::True)?;
-            Extremes::from_bytes(&bytes)?.as_integers_of(size).map(|range| (range, true))
-        };
-        let ((least, greatest), are_in_it) = memory.extremes(source, span, size).or_else(kept_in_full)?;
+        let ((least, greatest), are_in_it) = memory.bounds(source, span, size)?;
         let whole = kept == 1 && span == (folded * size) as u64;
         let exact = whole && are_in_it;
         if !exact {

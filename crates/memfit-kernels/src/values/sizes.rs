@@ -90,8 +90,11 @@ impl Size {
         };
         let known =
             memory.expected().filter(|size| *size <= items).map(|size| (size, Origin::True)).or(known);
-        // A nonempty input has at least one unique element.
-        let least = u64::from(self.rule == Assumption::Unique).min(items);
+        // A nonempty input has at least one unique element, and integers in a range have no more than that has.
+        let (least, items) = match self.rule {
+            Assumption::Unique => (items.min(1), memory.most_values().unwrap_or(items).min(items)),
+            _ => (0, items),
+        };
         let mask = match self.counted {
             Some(Counted::Elements(Type::Bool)) => mask(items, arguments, memory),
             _ => None,

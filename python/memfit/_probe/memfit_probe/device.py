@@ -24,6 +24,8 @@ class Device:
         self.computed = function("computed", u64, u64, pointer)
         # Sets the size that the current operator computes; -1 for none.
         self.expect = function("expect", ctypes.c_int64)
+        # Names the range, and the bytes of an element, that the current operator searches for different ones.
+        self.search = function("search", u64, u64, size)
         # Counts an assumption by its id.
         self.assumed = function("assumed", ctypes.c_char_p)
         # Sets the function that gets the id of each assumption, in the thread that reads the value.

@@ -119,6 +119,8 @@ FUNCTIONS = ("unique", "unique_consecutive", "cartesian_prod", "combinations", "
 # Operators whose result has a computed size.
 SIZED = frozenset(("nonzero", "argwhere", "masked_select", "where", "unique", "unique_consecutive"))
 UNIQUE = ("unique", "unique_consecutive")
+# Position of `dim` among the arguments of `unique`.
+UNIQUE_DIM = 4
 # Arguments that set where the result is created, or its source of randomness.
 OTHER_ARGUMENTS = frozenset(("device", "generator", "out"))
 
@@ -245,11 +247,33 @@ class Small:
                     break
             else:
                 return original(*args, **kwargs)
-            if not first.is_cuda or first.numel() > MAX_INTEGERS or self.left or hasattr(under_way, "name"):
+            if not first.is_cuda or self.left or hasattr(under_way, "name"):
                 return original(*args, **kwargs)
-            return follow(name, original, args, kwargs)
+            if first.numel() <= MAX_INTEGERS:
+                return follow(name, original, args, kwargs)
+            return (
+                self._search(original, first, args, kwargs) if name == "unique" else original(*args, **kwargs)
+            )
 
         return call
+
+    def _search(self, original, tensor, args, kwargs):
+        """Run an operator that finds the different elements of a large tensor. Integers whose least and
+        greatest are known have no more than lie between them.
+        """
+        is_integer = not tensor.is_floating_point() and not tensor.is_complex()
+        # With a dimension, rows are compared.
+        is_by_element = kwargs.get("dim") is None and len(args) < UNIQUE_DIM
+        if is_integer and is_by_element and not self.session.is_compiling():
+            last = sum(
+                (extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            size = tensor.element_size()
+            self.known.search(tensor.data_ptr(), (last + 1) * size, size)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.known.search(0, 0, 0)
 
     def _follow(self, name, original, args, kwargs):
         """Run an operator, and report its result to the device if it can be computed."""

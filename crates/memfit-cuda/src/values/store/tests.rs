@@ -202,7 +202,7 @@ fn extremes_hold_for_parts_and_copies_until_any_of_it_is_written_over() {
     let bytes: Vec<u8> = [3_i64, -100, 20, 0].iter().flat_map(|value| value.to_le_bytes()).collect();
     let extremes = Extremes::from_bytes(&bytes).unwrap();
     let mut store = Store::default();
-    store.summarise(100, extremes, &());
+    store.summarise(100, 32, extremes, &());
     let range = (-100, 20);
     assert_eq!(store.extremes(100, 32, 8), Some((range, true)));
     // For a part, they are bounds. Extremes are unknown past the end, for other types, and for the bytes
