@@ -57,7 +57,11 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
     """Imports a module of the probe, as a process of a run would."""
-    monkeypatch.syspath_prepend(str(ROOT / "python" / "memfit" / "_probe"))
+    package, beside = ROOT / "python" / "memfit", tmp_path / "beside-the-probe"
+    beside.mkdir()
+    (beside / "memfit_levers").symlink_to(package / "_levers")
+    for folder in (package / "_probe", beside):
+        monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("MEMFIT_RUN_DIR", str(tmp_path))
     yield lambda name: importlib.import_module(f"memfit_probe.{name}")
     for name in [name for name in sys.modules if name.split(".")[0] == "memfit_probe"]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support import on_device
 
 Probe = Callable[[str], ModuleType]
 # Each reads 0 with `read`, and the numbers are those with which it does something else.
@@ -71,3 +72,21 @@ def test_numbers_that_change_what_a_script_does(how: str, probe: Probe, tmp_path
     path.write_text(textwrap.dedent(code))
     exec(compile(code, str(path), "exec"), {"read": read, "__name__": "train"})
     assert sorted(found[-1]) == sorted(numbers)
+
+
+LOCAL = """
+    layer = torch.nn.Linear(8, 50).to(device)
+    def work(limit):
+        large = torch.zeros(1 << 28, dtype=torch.uint8, device=device)
+        token = int(layer(torch.zeros(1, 8, device=device)).argmax())
+        if token == limit:
+            print("there")
+        del large
+        return torch.cuda.memory_allocated()
+    answer(held=work(49))
+"""
+
+
+def test_a_look_at_the_variables_of_a_function_keeps_no_tensor_alive(tmp_path: Path) -> None:
+    answer = on_device(LOCAL, tmp_path)
+    assert answer.said["held"] < 1 << 20, answer.output

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from planned_training import PYTHON
 from support import on_device, through_memfit
 from torch import nn
 
@@ -214,9 +213,7 @@ SCRIPTS = {
 
 
 @pytest.fixture
-def find(
-    probe: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Callable[[], list[Any]]]:
+def find(probe: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[Any]]]:
     """Return what finds the statements, and watch until the end of the test."""
     for owner, name in (
         (nn.Module, "_apply"),
@@ -228,8 +225,6 @@ def find(
     ):
         # To be restored.
         monkeypatch.setattr(owner, name, getattr(owner, name))
-    (tmp_path / "memfit_levers").symlink_to(PYTHON / "_levers")
-    monkeypatch.syspath_prepend(str(tmp_path))
     seen = probe("calls_seen").CallsSeen()
     seen.arm(torch)
     compiling = torch.compiler.is_compiling

@@ -120,16 +120,15 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-/// Returns `false` if forward passes ran from other lines alone in earlier periods. What is left of work that
-/// runs for the first time, as a generator's after its discriminator's, is unknown.
+/// Returns `false` if forward passes ran in earlier periods, and the line that failed did not. What is left of
+/// work that runs for the first time, as a generator's after its discriminator's, is unknown.
 fn ran_before(timeline: &Timeline<'_>, now: usize) -> bool {
     let failed = &timeline.origins.get(timeline.trouble.stack).user;
     let begin = timeline.periods()[now - 1];
-    let earlier = || {
-        let lives = timeline.lives.iter().filter(|life| life.block.born < begin);
-        lives.filter(|life| life.role == Role::Forward).map(|life| timeline.origins.get(life.block.stack))
-    };
-    failed.is_empty() || earlier().next().is_none() || earlier().any(|origin| origin.user == *failed)
+    let earlier = || timeline.lives.iter().filter(|life| life.block.born < begin);
+    failed.is_empty()
+        || earlier().all(|life| life.role != Role::Forward)
+        || earlier().any(|life| timeline.origins.get(life.block.stack).user == *failed)
 }
 
 /// Last line of each function that has allocated memory since a moment.

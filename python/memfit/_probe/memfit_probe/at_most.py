@@ -7,6 +7,8 @@ import functools
 import inspect
 import textwrap
 
+from .identity import variables_of
+
 # Comparisons and operations of the conditions that are evaluated.
 COMPARES = {
     ast.Gt: lambda left, right: left > right,
@@ -103,7 +105,7 @@ class Check:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            for names in (self.frame.f_locals, self.frame.f_globals):
+            for names in (variables_of(self.frame), self.frame.f_globals):
                 if node.id in names:
                     return names[node.id]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

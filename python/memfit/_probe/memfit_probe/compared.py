@@ -15,6 +15,7 @@ import math
 import operator
 
 from . import flows, shown_texts
+from .identity import variables_of
 from .oom import is_library
 
 # Maximum number of numbers at one place, and of elements that are taken from one container.
@@ -291,8 +292,8 @@ class Use:
         for frame in self.frames if function is not None else ():
             code = frame.f_code
             is_there = (code.co_filename, code.co_name) == (self.statement.path, function.called)
-            if is_there and name in frame.f_locals:
-                return frame.f_locals[name]
+            if is_there and name in (found := variables_of(frame)):
+                return found[name]
         if function is not None:
             default = function.defaults.get(name)
             if default is None:
@@ -312,7 +313,7 @@ class Use:
             return attribute(self._other(node.value), node.attr)
         except NotEvaluatedError:
             for frame in self.frames:
-                for each in (*frame.f_locals.values(), *frame.f_globals.values()):
+                for each in (*variables_of(frame).values(), *frame.f_globals.values()):
                     with contextlib.suppress(NotEvaluatedError):
                         return stored(each, node.attr)
             raise

@@ -24,12 +24,14 @@ class Conditions:
 
     def __init__(self, session, known):
         self.session, self.known = session, known
-        self.others = session.setup["others"]
         self.compared = compared.Compared()
-        # The number that comes back from files in this run, if that is inverted.
-        self.filed = self._filed()
         # Evaluations of each place, and of its last one the number of elements and of allocations before it.
         self.counts, self.elements = {}, {}
+
+    @property
+    def others(self):
+        """The values of this run other than the first run's. A forked process gets its own."""
+        return self.session.setup["others"]
 
     def truth(self, truth):
         """Return a comparison's result, inverted if this run inverts it."""
@@ -87,7 +89,9 @@ class Conditions:
                 self.counts[name] = 0
                 channel.send("condition", place=name)
 
-    def _filed(self):
+    @property
+    def filed(self):
+        """The number that comes back from files in this run, if that is inverted."""
         inverted = self.others["conditions"]
         named = () if inverted in (None, "all") else inverted["only"]
         numbers = [float(each[len(FILED) :]) for each in named if each.startswith(FILED)]

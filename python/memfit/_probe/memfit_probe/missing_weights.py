@@ -3,6 +3,7 @@
 import sys
 import weakref
 
+from .identity import variables_of
 from .wrapping import alike
 
 
@@ -102,7 +103,7 @@ class Missing(dict):
         it compares them with, if its function has one, as a script may end where it could copy none.
         """
         Missing.copied = True
-        own = next((value for value in frame.f_locals.values() if is_state(value)), None)
+        own = next((value for value in variables_of(frame).values() if is_state(value)), None)
         if own is None:
             return {}
         HANDED.update((id(value), weakref.ref(value)) for value in own.values() if is_tensor(value))

@@ -15,6 +15,7 @@ import types
 
 from .calls_seen import is_own
 from .guard import guarded
+from .identity import variables_of
 from .oom import frames_here
 
 # Maximum number of statements that are reported.
@@ -49,19 +50,13 @@ def find(session):
         if body is None:
             continue
         done.add((path, first))
-        scope = _Scope(session.torch, _variables(frame), frame.f_globals)
+        scope = _Scope(session.torch, variables_of(frame), frame.f_globals)
         reached = _Reached(scope, seen.get(path, ()), frame.f_lineno)
         for statement in reached.unseen(body, repeats):
             code = linecache.getline(path, statement.lineno).strip()
             found.setdefault(f"{path}:{statement.lineno}", code)
         repeats = repeats or reached.repeats
     return list(found.items())[:MAX_PLACES]
-
-
-def _variables(frame):
-    from memfit_levers.variables import variables
-
-    return variables(frame)
 
 
 def _body(code, line):

@@ -92,8 +92,6 @@ class Reads:
         self.step, self.repeats = 0, {}
         # A compiler depends on the types of numbers.
         self.follows = True
-        # `True` in a run that tries other values than the first one did.
-        self.further = others["number"] is not None or others["conditions"] is not None
 
     def arm(self):
         tensor = self.session.torch.Tensor
@@ -168,7 +166,9 @@ class Reads:
         """Return the truth of a condition that is known, but may follow from the values that a further run
         assumes: a check before an error holds there as it did in the first run.
         """
-        if not self.further or self.session.is_compiling():
+        others = self.session.setup["others"]
+        is_first = others["number"] is None and others["conditions"] is None
+        if is_first or self.session.is_compiling():
             return truth
         holds = asserts.holds(frame)
         return truth if holds is None else holds
