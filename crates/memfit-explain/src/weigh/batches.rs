@@ -120,8 +120,8 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-/// Returns `false` if forward passes ran in earlier periods, and the line that failed did not. What is left of
-/// work that runs for the first time, as a generator's after its discriminator's, is unknown.
+/// Returns `false` if forward passes ran in earlier periods, and the line that failed did not. What is left
+/// of work that runs for the first time, as a generator's after its discriminator's, is unknown.
 fn ran_before(timeline: &Timeline<'_>, now: usize) -> bool {
     let failed = &timeline.origins.get(timeline.trouble.stack).user;
     let begin = timeline.periods()[now - 1];

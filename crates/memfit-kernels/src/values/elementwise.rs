@@ -301,8 +301,8 @@ fn carry_flags(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
     }
 }
 
-/// Carries extremes: integers that are copied as integers keep the least and the greatest. A strided input may
-/// leave them out.
+/// Carries extremes: integers that are copied as integers keep the least and the greatest. A strided input
+/// may leave them out.
 fn carry_extremes(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
     let [Type::U8 | Type::I32 | Type::I64, Type::U8 | Type::I32 | Type::I64] = work.types[..] else { return };
     let [output, input] = [0, 1].map(|tensor| work.types[tensor].size());

@@ -90,7 +90,8 @@ impl Size {
         };
         let known =
             memory.expected().filter(|size| *size <= items).map(|size| (size, Origin::True)).or(known);
-        // A nonempty input has at least one unique element, and integers in a range have no more than that has.
+        // A nonempty input has at least one unique element, and integers in a range have no more than the
+        // range.
         let (least, items) = match self.rule {
             Assumption::Unique => (items.min(1), memory.most_values().unwrap_or(items).min(items)),
             _ => (0, items),
