@@ -55,10 +55,11 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Any]]:
+def probe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Any]]:
     """Imports a module of the probe, as a process of a run would."""
-    package, beside = ROOT / "python" / "memfit", tmp_path / "beside-the-probe"
-    beside.mkdir()
+    package, beside = ROOT / "python" / "memfit", tmp_path_factory.mktemp("beside-the-probe")
     (beside / "memfit_levers").symlink_to(package / "_levers")
     for folder in (package / "_probe", beside):
         monkeypatch.syspath_prepend(str(folder))

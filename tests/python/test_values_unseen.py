@@ -148,7 +148,6 @@ DECIDED = {
 EACH_TIME = (
     "a range",
     "an order",
-    "a count in a range",
     "a product with a tensor",
     "saved in memory",
     "the largest tensor",
