@@ -116,8 +116,8 @@ generated: $(STAMPS)/venv
 ages:
 	@$(PYTHON) scripts/measurements/index.py
 
-# Two releases of torch, as most sources state them. mmcv without its compiled operators, next to the packages of 2022
-# that were published with it.
+# Two releases of torch, as most sources state them, and a third for torchtitan. mmcv without its compiled operators, next
+# to the packages of 2022 that were published with it.
 accuracy: requirements/accuracy.txt $(STAMPS)/memfit
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-accuracy-2.6
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-accuracy-2.11
@@ -127,7 +127,11 @@ accuracy: requirements/accuracy.txt $(STAMPS)/memfit
 	    mmcv==1.7.0 mmsegmentation==0.30.0 mmaction2==0.24.1
 	$(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.6/bin/python --no-deps \
 	    ultralytics==8.0.166 thop==0.1.1.post2209072238 litgpt==0.5.13 jsonargparse==4.53.0
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-accuracy-2.7
+	$(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.7/bin/python torch==2.7.0 torchao==0.8.0 torchdata==0.10.1 \
+	    datasets==5.2.0 tiktoken==0.14.0 blobfile==3.3.0 tabulate==0.10.0 tensorboard==2.21.0 tomli==2.5.0 numpy==2.2.6
 	$(BIN)/python scripts/accuracy/run.py --mirror $(ACCURACY) \
+	    --environment torchtitan=$(VENV)-accuracy-2.7/bin/python \
 	    --environment 2.6=$(VENV)-accuracy-2.6/bin/python --environment 2.11=$(VENV)-accuracy-2.11/bin/python \
 	    --environment openmmlab=$(VENV)-accuracy-2.6/bin/python --environment transformers=$(VENV)-accuracy-2.6/bin/python \
 	    --environment ultralytics=$(VENV)-accuracy-2.6/bin/python --environment litgpt=$(VENV)-accuracy-2.6/bin/python

@@ -187,16 +187,8 @@ mod tests {
     use super::*;
 
     fn found(kind: &str, message: &str, frames: &[(&str, &str)]) -> Option<String> {
-        let frames: Vec<_> = frames
-            .iter()
-            .map(|(file, source)| format!("  File \"{file}\", line 7, in load\n    {source}\n"))
-            .collect();
-        let exception = Exception {
-            r#type: kind.to_owned(),
-            message: message.to_owned(),
-            traceback: format!("Traceback (most recent call last):\n{}{kind}: {message}\n", frames.concat()),
-        };
-        hint(Given::default(), &exception)
+        let frames = frames.iter().map(|(file, source)| ((*file).into(), "load", *source));
+        hint(Given::default(), &traceback::raised(kind, message, frames))
     }
 
     const MISSING: &str = "[Errno 2] No such file or directory: ";

@@ -346,7 +346,8 @@ pub(crate) fn gather(
                 output::stopped_at(stage.run_dir(), &ranks, &inbox.launchers())
             })
             .flatten(),
-        passes_without_training: recording::passes_without_training(tracks),
+        // Only told of a script that has not come to a step.
+        passes_without_training: if steps == 0 { recording::passes_without_training(tracks) } else { 0 },
         overlaid: uncaught
             .as_ref()
             .map(|_| overlaid::names(&stage.run_dir().overlay_tree()))

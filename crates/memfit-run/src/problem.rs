@@ -13,6 +13,12 @@ use crate::{absent, blame, by_name, older, output, started, traceback};
 /// Hint for a file that a script downloads.
 const COPY_DOWNLOAD: &str =
     "download the file on a machine with a network, and copy it to the path that the script reads";
+/// Hints at a loop that waits for a value, and at an evaluation before the first step.
+const FIXED_NUMBER: &str =
+    "let that loop take a fixed number of iterations (as a solver with a fixed step size does)";
+const SKIP_EVALUATION: &str = "skip or shorten that evaluation with the script's own options, often the number of its batches or iterations";
+/// Minimum number of forward passes that are taken for an evaluation.
+const MIN_EVALUATION_PASSES: usize = 4;
 
 /// Completes a problem of a run with what is known about it.
 pub(crate) fn with_details(request: &Request, facts: &Facts, problem: Problem) -> Problem {
@@ -159,14 +165,6 @@ fn timed_out(
     }
     problem
 }
-
-/// Hints at a loop that waits for a value, and at an evaluation before the first step.
-const FIXED_NUMBER: &str =
-    "let that loop take a fixed number of iterations (as a solver with a fixed step size does)";
-const SKIP_EVALUATION: &str = "skip or shorten that evaluation with the script's own options, often the number of its batches or iterations";
-
-/// Minimum number of forward passes that are taken for an evaluation.
-const MIN_EVALUATION_PASSES: usize = 4;
 
 /// Returns `true` if a run that reached its time limit was evaluating and had not trained yet.
 fn is_evaluating(facts: &Facts) -> bool {

@@ -103,16 +103,8 @@ mod tests {
     use super::*;
 
     fn hint_of(kind: &str, message: &str, frames: &[(&str, &str)]) -> Option<String> {
-        let frames: Vec<String> = frames
-            .iter()
-            .map(|(file, source)| format!("  File \"{file}\", line 3, in load\n    {source}\n"))
-            .collect();
-        let frames = frames.concat();
-        hint(&Exception {
-            r#type: kind.to_owned(),
-            message: message.to_owned(),
-            traceback: format!("Traceback (most recent call last):\n{frames}{kind}: {message}\n"),
-        })
+        let frames = frames.iter().map(|(file, source)| ((*file).into(), "load", *source));
+        hint(&traceback::raised(kind, message, frames))
     }
 
     #[test]

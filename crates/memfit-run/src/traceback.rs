@@ -228,6 +228,24 @@ pub(crate) fn parse_exception(traceback: &str) -> Option<(&str, &str, String)> {
     is_name(kind).then(|| (kind, first_line, lines[raised + 1..].join("\n")))
 }
 
+/// An exception that passed through these frames: the file, the function and the source of each.
+#[cfg(test)]
+pub(crate) fn raised<'text>(
+    kind: &str,
+    message: &str,
+    frames: impl IntoIterator<Item = (std::borrow::Cow<'text, str>, &'text str, &'text str)>,
+) -> Exception {
+    let frames = frames
+        .into_iter()
+        .map(|(file, function, source)| format!("  File \"{file}\", line 7, in {function}\n    {source}\n"));
+    let frames: String = frames.collect();
+    Exception {
+        r#type: kind.to_owned(),
+        message: message.to_owned(),
+        traceback: format!("Traceback (most recent call last):\n{frames}{kind}: {message}\n"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

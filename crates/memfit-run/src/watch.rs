@@ -28,7 +28,8 @@ use crate::{Interrupt, Request};
 const MESSAGE_PACE: Pace = Pace::new(Duration::from_millis(10), Duration::from_millis(250));
 /// Interval for the more expensive readings.
 const SAMPLE_PACE: Pace = Pace::new(Duration::from_millis(200), Duration::from_secs(2));
-/// A rank that shows no activity for this long counts as stalled once another rank is done.
+/// A process that shows no activity for this long counts as stalled once another rank is done, or once it has
+/// failed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// End of a run.
@@ -36,7 +37,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Ended {
     /// Every rank has completed the requested steps.
     Complete,
-    /// A rank has completed the steps, and others stalled.
+    /// A rank has completed the steps, and others stalled; or a process that had failed did not end.
     Stalled,
     /// The command ended by itself, with this status.
     Exited(i32),
@@ -242,11 +243,7 @@ impl Watch<'_> {
             // A rank may also have ended by itself before the steps were complete.
             self.inbox.finished_ranks() < world as usize
         } else {
-            self.inbox.processes.iter().any(|(pid, speaker)| {
-                speaker.done.is_none()
-                    && self.life.is_alive(*pid)
-                    && (speaker.steps > 0 || self.holds_memory(*pid))
-            })
+            self.alive().any(|(pid, speaker)| self.trains(pid, speaker))
         };
         match waiting {
             false => Some(Ended::Complete),
@@ -258,14 +255,21 @@ impl Watch<'_> {
     /// Returns `true` if exceptions have ended all processes that train, and one of them still waits: for a
     /// thread, or in a library that shuts down.
     fn hangs_after_failure(&self) -> bool {
-        let alive = || self.inbox.processes.iter().filter(|(pid, _)| self.life.is_alive(**pid));
         let has_failed = |speaker: &Speaker| speaker.exception.is_some();
-        let trains = |pid: &u32, speaker: &Speaker| {
-            speaker.done.is_none() && (speaker.steps > 0 || self.holds_memory(*pid))
-        };
-        alive().any(|(_, speaker)| has_failed(speaker))
-            && alive().all(|(pid, speaker)| has_failed(speaker) || !trains(pid, speaker))
+        self.alive().any(|(_, speaker)| has_failed(speaker))
+            && self.alive().all(|(pid, speaker)| has_failed(speaker) || !self.trains(pid, speaker))
             && self.life.last_sign.elapsed() > STALL_TIMEOUT
+    }
+
+    /// The script's processes that have not ended.
+    fn alive(&self) -> impl Iterator<Item = (u32, &Speaker)> {
+        let processes = self.inbox.processes.iter().map(|(pid, speaker)| (*pid, speaker));
+        processes.filter(|(pid, _)| self.life.is_alive(*pid))
+    }
+
+    /// Returns `true` if a process uses the GPU, and is not done.
+    fn trains(&self, pid: u32, speaker: &Speaker) -> bool {
+        speaker.done.is_none() && (speaker.steps > 0 || self.holds_memory(pid))
     }
 
     fn holds_memory(&self, pid: u32) -> bool {

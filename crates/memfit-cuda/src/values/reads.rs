@@ -17,6 +17,7 @@ thread_local! {
     static READS: Cell<Reads> = const { Cell::new(Reads::ANYTHING) };
     /// Size that the current operator computes.
     static EXPECTED: Cell<Option<u64>> = const { Cell::new(None) };
+    /// Maximum number of different elements that the current operator can find.
     static MOST_VALUES: Cell<Option<u64>> = const { Cell::new(None) };
     /// Reads of uncomputed integers so far.
     static UNKNOWN_INTEGERS: Cell<u64> = const { Cell::new(0) };
@@ -150,11 +151,8 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     }
     let others = machine::get().ok().map(|machine| &machine.setup.others);
     if let Some((number, others)) = others.and_then(|others| Some((others.number?, others))) {
-        let other = match (others.varied, others.positions) {
-            (true, true) => Other::AllVaried,
-            (true, false) => Other::Varied,
-            (false, _) => Other::Number(number),
-        };
+        let positions = others.positions;
+        let other = if others.varied { Other::Varied { positions } } else { Other::Number(number) };
         replace_unknown(bytes, &assumptions, reads.float, other);
     }
     if bytes.len() == 1 && assumptions.iter().copied().any(is_condition) {
@@ -171,10 +169,8 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
 enum Other {
     /// This integer, or one of a few floating-point numbers.
     Number(u16),
-    /// Another number each time, but for positions.
-    Varied,
-    /// Another number each time, also for positions, which may be out of range.
-    AllVaried,
+    /// Another number each time; with `positions`, also for these, which may be out of range.
+    Varied { positions: bool },
 }
 
 /// Replaces the zeros of unknown numbers, to detect whether anything depends on them.
@@ -184,9 +180,9 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
     }
     let is_position = assumptions.iter().copied().any(is_position);
     let integer = |replaced: usize| match other {
-        Other::Number(_) | Other::Varied if is_position => OTHER_POSITION,
+        Other::Number(_) | Other::Varied { positions: false } if is_position => OTHER_POSITION,
         Other::Number(number) => number,
-        Other::Varied | Other::AllVaried => scattered(replaced as u64, VARIED_INTEGERS - 1) as u16 + 1,
+        Other::Varied { .. } => scattered(replaced as u64, VARIED_INTEGERS - 1) as u16 + 1,
     };
     if is_position || assumptions.iter().copied().any(is_integer) {
         let width = float.map_or_else(|| integer_width(bytes.len()), Float::width);
@@ -200,7 +196,7 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
                 // No threshold has all of them on one side.
                 Other::Number(number) if number > MAX_SMALL => OTHER_FLOATS[replaced % OTHER_FLOATS.len()],
                 Other::Number(_) => SMALL_FLOATS[replaced % SMALL_FLOATS.len()],
-                Other::Varied | Other::AllVaried => varied_float(replaced),
+                Other::Varied { .. } => varied_float(replaced),
             })
         });
     }
@@ -468,12 +464,12 @@ mod tests {
     fn varied_numbers_differ_from_read_to_read_and_are_exact_in_all_types() {
         REPLACED.set(0);
         let mut bytes = [0_u8; 8 * 40];
-        replace_unknown(&mut bytes, &[Assumption::UnknownInteger], None, Other::Varied);
+        replace_unknown(&mut bytes, &[Assumption::UnknownInteger], None, Other::Varied { positions: false });
         let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
         assert_eq!(words.collect::<std::collections::BTreeSet<_>>(), (1..VARIED_INTEGERS).collect());
-        for (other, most) in [(Other::Varied, 1), (Other::AllVaried, VARIED_INTEGERS - 1)] {
+        for (positions, most) in [(false, 1), (true, VARIED_INTEGERS - 1)] {
             bytes.fill(0);
-            replace_unknown(&mut bytes, &[Assumption::Position], None, other);
+            replace_unknown(&mut bytes, &[Assumption::Position], None, Other::Varied { positions });
             let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
             assert_eq!(words.max(), Some(most), "a position");
         }

@@ -1,7 +1,7 @@
 //! Failures against options: a hint names an option only where it replaces the call that failed.
 
 use super::*;
-use crate::{absent, downloads};
+use crate::{absent, downloads, traceback};
 
 const SITE: &str = "/v/lib/python3.11/site-packages";
 const UNREACHED: &str = "<urlopen error [Errno -2] Name or service not known>";
@@ -10,18 +10,11 @@ const OPTIONS: &[&str] =
     &["`--synthetic-weights`", "`--synthetic-data`", "`--synthetic-data='{", "`--synthetic-data='image"];
 
 fn exception(kind: &str, message: &str, frames: &[(&str, &str)]) -> Exception {
-    let frames: Vec<_> = frames
-        .iter()
-        .map(|(file, function)| {
-            let file = if file.starts_with('/') { (*file).to_owned() } else { format!("{SITE}/{file}") };
-            format!("  File \"{file}\", line 7, in {function}\n    load()\n")
-        })
-        .collect();
-    Exception {
-        r#type: kind.to_owned(),
-        message: message.to_owned(),
-        traceback: format!("Traceback (most recent call last):\n{}{kind}: {message}\n", frames.concat()),
-    }
+    let frames = frames.iter().map(|(file, function)| {
+        let file = if file.starts_with('/') { (*file).into() } else { format!("{SITE}/{file}").into() };
+        (file, *function, "load()")
+    });
+    traceback::raised(kind, message, frames)
 }
 
 /// The options that the hints at a failure advise, for a download and for a missing file.

@@ -5,26 +5,21 @@ error where there are more of them, has no more.
 import ast
 import functools
 import inspect
+import operator
 import textwrap
 
-from .identity import variables_of
+from . import compared
+from .compared import NotEvaluatedError
+from .oom import variables_of
 
 # Comparisons and operations of the conditions that are evaluated.
+ORDERS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
 COMPARES = {
-    ast.Gt: lambda left, right: left > right,
-    ast.GtE: lambda left, right: left >= right,
-    ast.Lt: lambda left, right: left < right,
-    ast.LtE: lambda left, right: left <= right,
-    ast.Eq: lambda left, right: left == right,
-    ast.NotEq: lambda left, right: left != right,
-    ast.Is: lambda left, right: left is right,
-    ast.IsNot: lambda left, right: left is not right,
+    **{each: compared.COMPARISONS[each] for each in ORDERS},
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
 }
-OPERATIONS = {ast.Add: lambda left, right: left + right, ast.Sub: lambda left, right: left - right}
-
-
-class NotEvaluatedError(Exception):
-    """A condition has a part that is not evaluated."""
+OPERATIONS = {each: compared.OPERATIONS[each] for each in (ast.Add, ast.Sub)}
 
 
 def allowed(frame, length):

@@ -108,7 +108,7 @@ def _only_leaves(block):
 def _tells(statement):
     """Return `True` if a statement only shows something, skips a step or ends the script."""
     call = statement.value if isinstance(statement, ast.Expr) else None
-    name = shown_texts.called(call.func) if isinstance(call, ast.Call) else None
+    name = flows.called(call.func) if isinstance(call, ast.Call) else None
     return name in shown_texts.SHOWING or name in HARMLESS
 
 

@@ -14,9 +14,8 @@ import linecache
 import math
 import operator
 
-from . import flows, shown_texts
-from .identity import variables_of
-from .oom import is_library
+from . import flows
+from .oom import is_library, variables_of
 
 # Maximum number of numbers at one place, and of elements that are taken from one container.
 MAX_NUMBERS, MAX_ELEMENTS = 8, 3
@@ -148,7 +147,7 @@ class Use:
             return self._of_cases()
         if isinstance(node, ast.Subscript):
             return self._of_lookup(node.value, node.slice)
-        name, given = shown_texts.called(node.func), node.args
+        name, given = flows.called(node.func), node.args
         if name in COMPARING and any(map(self._holds, given)):
             others = [self._other(each) for each in given if not self._holds(each)]
             return self._apart(self._plain([each for one in others for each in numbers_in(one)]))

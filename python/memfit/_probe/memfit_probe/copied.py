@@ -4,7 +4,7 @@ import ctypes
 import os
 import threading
 
-from . import flows, holdings, other_data, sparse
+from . import device, flows, holdings, other_data, sparse
 from .oom import frames_here
 from .uncaught import HERE
 
@@ -127,8 +127,7 @@ class Copied:
         """Return `True` if the device knows all bytes between a tensor's first and last element."""
         start, length = tensor.data_ptr(), tensor.nbytes
         if not tensor.is_contiguous():
-            elements = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-            length = elements * tensor.element_size()
+            length = device.extent(tensor) * tensor.element_size()
         contents = ctypes.create_string_buffer(min(length, PIECE_BYTES))
         return all(
             self.known.contents(start + first, min(PIECE_BYTES, length - first), contents)

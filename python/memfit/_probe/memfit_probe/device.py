@@ -46,6 +46,11 @@ class Device:
         self.assumptions = function("assumptions", result=u64)
 
 
+def extent(tensor):
+    """Return the number of elements from a tensor's first to its last in memory."""
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 @functools.cache
 def find():
     """Return the device, or None if it is not loaded."""

@@ -411,7 +411,7 @@ class ValueFlow:
         if isinstance(node, (ast.Name, ast.Attribute)):
             key = statement.key(node.id) if isinstance(node, ast.Name) else "." + node.attr
             return isinstance(node.ctx, ast.Load) and key in self.names
-        return isinstance(node, ast.Call) and _called(node) in self.results
+        return isinstance(node, ast.Call) and called(node.func) in self.results
 
     def assignment(self, node, statement):
         """Return the only statement that writes a variable, if it is an assignment of the value alone."""
@@ -434,15 +434,16 @@ class ValueFlow:
             is_put = isinstance(node.func, ast.Attribute) and node.func.attr not in LOOKUPS
             if is_put and any(self.holds(each, statement) for each in (*node.args, *named.values())):
                 names |= statement.root(node.func.value)
-            for function in self.program.functions.get(_called(node), ()):
+            for function in self.program.functions.get(called(node.func), ()):
                 given = {**dict(zip(function.positional, node.args, strict=False)), **named}
                 held = {name for name, value in given.items() if self.holds(value, statement)}
                 names |= {(function, name) for name in held & function.parameters}
         return names, results
 
 
-def _called(call):
-    return getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+def called(function):
+    """Return the last part of a called function's name."""
+    return getattr(function, "attr", None) or getattr(function, "id", None)
 
 
 def _end(node):

@@ -1,13 +1,6 @@
-"""Values attached to objects for as long as these live, and values of variables. Does not use torch."""
+"""Values attached to objects for as long as these live. Does not use torch."""
 
 import weakref
-
-
-def variables_of(frame):
-    """Return the variables of a frame, which does not keep their values alive because of that."""
-    from memfit_levers.variables import variables
-
-    return variables(frame)
 
 
 class ByIdentity:

@@ -3,7 +3,7 @@
 import sys
 import weakref
 
-from .identity import variables_of
+from .oom import variables_of
 from .wrapping import alike
 
 

@@ -15,8 +15,7 @@ import types
 
 from .calls_seen import is_own
 from .guard import guarded
-from .identity import variables_of
-from .oom import frames_here
+from .oom import frames_here, variables_of
 
 # Maximum number of statements that are reported.
 MAX_PLACES = 16

@@ -215,6 +215,13 @@ def frames_here():
     return found
 
 
+def variables_of(frame):
+    """Return the variables of a frame, which does not keep their values alive because of that."""
+    from memfit_levers.variables import variables
+
+    return variables(frame)
+
+
 def stack(frames):
     """Format frames as `file:line in function`, innermost first: the user's own, then those of libraries."""
     own, others = [], []

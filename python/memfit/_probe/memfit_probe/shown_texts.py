@@ -108,7 +108,7 @@ def _makes_text(node):
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Mod) and isinstance(node.left, (ast.Constant, ast.JoinedStr))
     if isinstance(node, ast.Call):
-        return called(node.func) in MAKING
+        return flows.called(node.func) in MAKING
     return isinstance(node, (ast.JoinedStr, ast.FormattedValue))
 
 
@@ -136,10 +136,10 @@ def _use(code, line, instruction, function):
         return OTHER
     if isinstance(node, ast.stmt):
         return source.use_in_statement(node)
-    if isinstance(node, ast.Call) and called(node.func) != function:
-        if called(node.func) in SHOWING:
+    if isinstance(node, ast.Call) and flows.called(node.func) != function:
+        if flows.called(node.func) in SHOWING:
             return _shown_by(node)
-        if called(node.func) not in PASSING and called(node.func) not in MAKING:
+        if flows.called(node.func) not in PASSING and flows.called(node.func) not in MAKING:
             return OTHER
     return source.use(node)
 
@@ -150,13 +150,8 @@ def source_of(path):
     return Source(path)
 
 
-def called(function):
-    """Return the last part of a called function's name."""
-    return getattr(function, "attr", None) or getattr(function, "id", None)
-
-
 def _shown_by(call):
-    return NAMED if called(call.func) in NAMING else SHOWN
+    return NAMED if flows.called(call.func) in NAMING else SHOWN
 
 
 class Source:
@@ -192,7 +187,7 @@ class Source:
     def use_in_statement(self, statement):
         """Return the use of a text of which only the statement is known."""
         call = statement.value if isinstance(statement, ast.Expr) else None
-        if isinstance(call, ast.Call) and called(call.func) in SHOWING:
+        if isinstance(call, ast.Call) and flows.called(call.func) in SHOWING:
             return _shown_by(call)
         return SHOWN if isinstance(statement, (ast.Raise, ast.Assert)) else OTHER
 
@@ -208,9 +203,9 @@ class Source:
                 if parent.attr not in PASSING or getattr(node, "func", None) is not parent:
                     return OTHER
             elif isinstance(parent, ast.Call):
-                if called(parent.func) in SHOWING:
+                if flows.called(parent.func) in SHOWING:
                     return _shown_by(parent)
-                if called(parent.func) not in PASSING:
+                if flows.called(parent.func) not in PASSING:
                     return OTHER
                 node = parent
             else:

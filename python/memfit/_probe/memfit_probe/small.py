@@ -265,11 +265,8 @@ class Small:
         # With a dimension, rows are compared.
         is_by_element = kwargs.get("dim") is None and len(args) < UNIQUE_DIM
         if is_integer and is_by_element and not self.session.is_compiling():
-            last = sum(
-                (extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True)
-            )
             size = tensor.element_size()
-            self.known.search(tensor.data_ptr(), (last + 1) * size, size)
+            self.known.search(tensor.data_ptr(), device.extent(tensor) * size, size)
         try:
             return original(*args, **kwargs)
         finally:
@@ -347,7 +344,7 @@ class Small:
             raise LookupError
         if value.numel() == 0:
             return torch.empty(value.shape, dtype=value.dtype, device="cpu")
-        extent = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+        extent = device.extent(value)
         if extent > 4 * MAX_INTEGERS:
             raise LookupError
         content = torch.empty(extent, dtype=value.dtype, device="cpu")
@@ -408,10 +405,7 @@ class Small:
             if result.is_contiguous():
                 content = expected.detach().resolve_conj().resolve_neg().contiguous()
             else:
-                extent = 1 + sum(
-                    (n - 1) * step for n, step in zip(result.shape, result.stride(), strict=True)
-                )
-                if extent != result.numel():
+                if device.extent(result) != result.numel():
                     return
                 content = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device="cpu")
                 content.copy_(expected.detach())

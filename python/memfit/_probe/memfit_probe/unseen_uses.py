@@ -99,7 +99,7 @@ def _is_unseen(node, source):
             return True
         reads = isinstance(node.value, str) and CONVERSION.search(node.value) is not None
     else:
-        reads = isinstance(node, ast.Call) and shown_texts.called(node.func) == "dumps"
+        reads = isinstance(node, ast.Call) and flows.called(node.func) == "dumps"
     return reads and source.use(node) is not shown_texts.SHOWN
 
 
@@ -109,7 +109,7 @@ def _opens_to_update(mode, source):
         return False
     call = source.parents[mode]
     call = source.parents[call] if isinstance(call, ast.keyword) else call
-    return isinstance(call, ast.Call) and shown_texts.called(call.func) == "open"
+    return isinstance(call, ast.Call) and flows.called(call.func) == "open"
 
 
 def _reads_back(source):
